@@ -157,10 +157,10 @@ def test_the_plugin_has_the_name_that_the_document_exports(
 
 
 def test_a_numa_domain_that_is_not_known_is_an_error_that_names_it(project: Project) -> None:
-    project.write({"test_it.py": PLUGIN.replace("cpu", "socket")})
+    project.write({"test_it.py": PLUGIN.replace("cpu", "die")})
     outcome = project.pytest("--n-workers=2", ranks=None)
     assert outcome.exit_code == pytest.ExitCode.INTERRUPTED, outcome
-    assert '`exclusive_numa_domain` must be "cpu" (the same as "numa") or "node"' in outcome.output
+    assert '`exclusive_numa_domain` must be "core", "l3", "numa", "socket", ' in outcome.output
 
 
 EXACT_WORLDS = """

@@ -388,9 +388,53 @@ class _AnyRanks:
         return Assignment(cases=(self._waiting.pop(),), ranks=ranks)
 
 
+TWO_DOMAINS = {
+    **{level: [0, 1, 2, 3] for level in ("core",)},
+    **{level: [0, 0, 1, 1] for level in ("l3", "numa", "socket")},
+    "node": [0] * 4,
+}
+
+
+@pytest.mark.parametrize("scheduler", ["static", "dynamic"])
+def test_ranks_of_a_domain_that_a_test_has_alone_stay_idle_until_it_is_over(scheduler: str) -> None:
+    cases = [ScheduledTest(index=0, size=1, exclusive="numa")]
+    cases += [ScheduledTest(index=index, size=1) for index in range(1, 7)]
+    suite = ScheduledSuite(cases=cases, groups=[()] * len(cases))
+    policy = make_scheduler(scheduler, suite, 4, pace := Pace(), domains=TWO_DOMAINS)
+    dispatcher = Dispatcher(suite, policy, pace, width=4)
+    dispatcher.begin()
+    given: dict[int, list[int]] = {rank: [] for rank in range(4)}
+
+    def deliver() -> None:
+        while dispatcher.outbox:
+            rank, header, _ = dispatcher.outbox.popleft()
+            if header["kind"] == "run":
+                assert header["ranks"] == (rank,)
+                given[rank] += header["cases"]
+
+    def end(rank: int) -> None:
+        case = given[rank].pop(0)
+        dispatcher.done(rank, {"case": case, "failed": False, "seconds": 1.0}, b"")
+        deliver()
+
+    deliver()
+    assert given[0] == [0]
+    end(2)
+    end(3)
+    assert given[1] == []
+    assert given[2]
+    assert given[3]
+    end(0)
+    assert given[0]
+    assert given[1]
+    while any(given.values()):
+        end(next(rank for rank, cases in given.items() if cases))
+    assert dispatcher.finished
+
+
 def test_the_number_of_groups_that_a_rank_keeps_a_communicator_for_is_bounded() -> None:
     """There are 252 groups of 5 of 10 ranks, and an MPI has some two thousand communicators."""
-    cases = [ScheduledTest(index=index, size=2) for index in range(1000)]
+    cases = [ScheduledTest(index=index, size=5) for index in range(1000)]
     suite = ScheduledSuite(cases=cases, groups=[()] * len(cases))
     policy = _AnyRanks(len(cases), 10, random.Random(1))
     dispatcher = Dispatcher(suite, policy, Pace(), width=10)

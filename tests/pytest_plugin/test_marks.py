@@ -187,8 +187,12 @@ def test_our_own_mark_carries_only_what_was_wished_for() -> None:
     [
         (pytest.mark.parallel(2, world=1), "`world` must be True or False, not 1"),
         (pytest.mark.parallel(2, world="yes"), "`world` must be True or False, not 'yes'"),
-        (pytest.mark.parallel(2, exclusive="core"), '"numa" or "node", not \'core\''),
-        (pytest.mark.parallel(2, exclusive=True), '"numa" or "node", not True'),
+        (
+            pytest.mark.parallel(2, exclusive="cores"),
+            '"core", "l3", "numa", "socket", "node", or "cpu" (the same as "numa"), not \'cores\'',
+        ),
+        (pytest.mark.parallel(2, exclusive=True), "not True"),
+        (pytest.mark.parallel(2, exclusive="l3", exclusive_numa_domain="die"), "not 'die'"),
         (pytest.mark.parallel(2, threads=0), "threads of a rank must be a positive whole number"),
         (pytest.mark.parallel(2, threads=True), "threads of a rank must be a positive whole"),
         (pytest.mark.parallel(2, threads=[2]), "threads of a rank must be a positive whole"),

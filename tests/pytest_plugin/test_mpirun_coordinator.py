@@ -92,9 +92,11 @@ def begin(
         "maxfail": 0,
         "grace": 5.0,
         "root": "",
+        "domains": {},
+        "aligned": True,
         **settings,
     }
-    rows = [[*test, 0.0, f"test_{number}"] for number, test in enumerate(tests)]
+    rows = [[*test, 0.0, f"test_{number}", None] for number, test in enumerate(tests)]
     return header, json.dumps(rows).encode()
 
 

@@ -14,35 +14,45 @@ from hypothesis import strategies as st
 
 from rankwise.pytest_plugin.schedulers.base import (
     Assignment,
+    Domains,
+    FreeSlots,
     Pace,
     ScheduledTest,
     Scheduler,
     WorldKind,
 )
 from rankwise.pytest_plugin.schedulers.dispatcher import ScheduledSuite, make_scheduler
-from rankwise.pytest_plugin.schedulers.dynamic import Dynamic, FreeSlots
+from rankwise.pytest_plugin.schedulers.dynamic import Dynamic
 from rankwise.pytest_plugin.schedulers.sequential import Sequential
 from rankwise.pytest_plugin.schedulers.static import Static
 from tests.seeds.sentences import sentence
 from tests.support.simulate import Span, simulate
 
-TWO_BY_FOUR = (0, 0, 0, 0, 1, 1, 1, 1)
+LEVELS = ("core", "l3", "numa", "socket", "node")
+SCHEDULERS = ("sequential", "static", "dynamic")
+
+
+def layout(numa: Sequence[int], **others: Sequence[int]) -> dict[str, Sequence[int]]:
+    """Return the domains of slots on one machine without second threads and sockets."""
+    near = {"core": range(len(numa)), "l3": numa, "numa": numa}
+    far = {level: [0] * len(numa) for level in ("socket", "node")}
+    return {**near, **far, **others}
+
+
+TWO_BY_FOUR = layout((0, 0, 0, 0, 1, 1, 1, 1))
 
 some_domains = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 
 
-def all_free(domains: Sequence[int]) -> FreeSlots:
-    slots = FreeSlots(domains)
-    for slot in range(len(domains)):
-        slots.add(slot)
-    return slots
+def all_free(domains: Domains) -> FreeSlots:
+    return FreeSlots.all_of(len(domains["node"]), domains)
 
 
 # FreeSlots
 
 
 def test_no_seat_is_free_before_it_is_given_back() -> None:
-    slots = FreeSlots([0, 0])
+    slots = FreeSlots(2)
     assert slots.count == 0
     assert slots.pick(1) is None
     slots.add(1)
@@ -52,7 +62,7 @@ def test_no_seat_is_free_before_it_is_given_back() -> None:
 
 
 def test_in_one_domain_the_first_free_seats_are_taken() -> None:
-    slots = all_free([0] * 4)
+    slots = all_free(layout([0] * 4))
     assert slots.pick(2) == (0, 1)
     assert slots.pick(1) == (2,)
     slots.add(0)
@@ -73,7 +83,7 @@ def test_of_the_domains_that_hold_a_test_the_tightest_is_taken() -> None:
 
 
 def test_a_test_that_fits_into_no_domain_gets_most_of_its_seats_from_one() -> None:
-    slots = all_free((0, 0, 0, 1, 1, 1, 2, 2))
+    slots = all_free(layout((0, 0, 0, 1, 1, 1, 2, 2)))
     assert slots.pick(2) == (6, 7)
     assert slots.pick(1) == (0,)
     assert slots.pick(4) == (1, 3, 4, 5)
@@ -85,31 +95,102 @@ def test_a_test_that_fits_into_no_domain_gets_most_of_its_seats_from_one() -> No
 def test_an_exclusive_test_gets_every_seat_of_its_domains(
     size: int, expected: tuple[int, ...]
 ) -> None:
-    assert all_free(TWO_BY_FOUR).pick(size, exclusive=True) == expected
+    assert all_free(TWO_BY_FOUR).pick(size, exclusive="numa") == expected
 
 
 def test_an_exclusive_test_gets_no_domain_that_is_in_use() -> None:
     slots = all_free(TWO_BY_FOUR)
     assert slots.pick(1) == (0,)
-    assert slots.pick(2, exclusive=True) == (4, 5, 6, 7)
-    assert slots.pick(2, exclusive=True) is None
+    assert slots.pick(2, exclusive="numa") == (4, 5, 6, 7)
+    assert slots.pick(2, exclusive="numa") is None
     assert slots.count == 3, "one that gets nothing takes nothing"
     slots.add(0)
-    assert slots.pick(2, exclusive=True) == (0, 1, 2, 3)
+    assert slots.pick(2, exclusive="numa") == (0, 1, 2, 3)
+
+
+# Two nodes of two sockets of two NUMA domains of two L3 caches of two cores of two threads.
+NESTED = {
+    level: [slot // size for slot in range(64)]
+    for level, size in zip(LEVELS, (2, 4, 8, 16, 32), strict=True)
+}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(1, 1), (3, 4), (4, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 32), (32, 32), (33, 64)],
+)
+def test_a_test_gets_slots_of_the_smallest_domain_that_holds_it(size: int, expected: int) -> None:
+    # One slot is in use in every domain but the last of each kind.
+    for used in (0, 32, 48, 56, 60):
+        slots = FreeSlots(64, NESTED)
+        for slot in range(64):
+            if slot != used:
+                slots.add(slot)
+        picked = slots.pick(size)
+        assert picked is not None
+        assert len({slot // expected for slot in picked}) == 1
+
+
+def test_the_tightest_domain_is_in_the_tightest_of_those_around_it() -> None:
+    slots = all_free(NESTED)
+    assert slots.pick(20) == tuple(range(20))
+    assert slots.pick(4) == (20, 21, 22, 23), "not of the other node"
+    assert slots.pick(8) == tuple(range(24, 32))
+    assert slots.pick(8) == tuple(range(32, 40))
+
+
+def test_a_test_that_needs_several_domains_begins_as_few_as_possible() -> None:
+    slots = all_free(NESTED)
+    assert slots.pick(2) == (0, 1)
+    assert slots.pick(14) == tuple(range(2, 16))
+    assert slots.pick(3) == (16, 17, 18)
+    assert slots.pick(9) == (20, *range(24, 32)), "all of the NUMA domain that is free"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 33])
+def test_an_exclusive_test_gets_whole_domains_of_its_level_and_no_more(
+    level: str, size: int
+) -> None:
+    slots = all_free(NESTED)
+    picked = slots.pick(size, exclusive=level)
+    assert picked is not None
+    of = NESTED[level]
+    own = {of[slot] for slot in picked}
+    assert sorted(picked) == [slot for slot in range(64) if of[slot] in own]
+    assert len(own) == -(-size // of.count(0))
+    assert list(picked[:size]) == sorted(picked[:size]), "its own come first"
+    assert slots.pick(64 - len(picked)) is not None
+
+
+def test_several_domains_of_an_exclusive_test_are_near_each_other() -> None:
+    slots = all_free(NESTED)
+    assert slots.pick(1) == (0,)
+    assert slots.pick(6, exclusive="l3") == tuple(range(8, 16)), "the first NUMA domain is in use"
+
+
+def test_of_a_domain_that_is_partly_in_use_no_smaller_one_is_lost() -> None:
+    slots = all_free(NESTED)
+    assert slots.pick(1) == (0,)
+    assert slots.pick(1, exclusive="l3") == (4, 5, 6, 7)
+    assert slots.pick(1, exclusive="core") == (2, 3)
+    assert slots.pick(1, exclusive="node") == tuple(range(32, 64))
+    assert slots.pick(1, exclusive="node") is None
 
 
 @given(some_domains, st.data())
 def test_a_seat_is_given_to_one_at_a_time_and_none_is_lost(
     domains: list[int], data: st.DataObject
 ) -> None:
-    slots = all_free(domains)
+    slots = all_free(layout(domains))
     taken: list[tuple[int, ...]] = []
     for _ in range(data.draw(st.integers(0, 20))):
         gives_back = data.draw(st.booleans())
         if taken and gives_back:
             for slot in taken.pop(data.draw(st.integers(0, len(taken) - 1))):
                 slots.add(slot)
-        size, exclusive = data.draw(st.integers(1, len(domains))), data.draw(st.booleans())
+        size = data.draw(st.integers(1, len(domains)))
+        exclusive = "numa" if data.draw(st.booleans()) else None
         before = slots.count
         picked = slots.pick(size, exclusive=exclusive)
         if picked is None:
@@ -127,7 +208,7 @@ def test_a_seat_is_given_to_one_at_a_time_and_none_is_lost(
     for group in taken:
         for slot in group:
             slots.add(slot)
-    assert slots.pick(len(domains), exclusive=True) == tuple(range(len(domains)))
+    assert slots.pick(len(domains), exclusive="numa") == tuple(range(len(domains)))
 
 
 @given(some_domains, st.data())
@@ -135,7 +216,7 @@ def test_seats_are_of_one_domain_if_any_has_enough_of_them(
     domains: list[int], data: st.DataObject
 ) -> None:
     free = data.draw(st.sets(st.integers(0, len(domains) - 1), min_size=1))
-    slots = FreeSlots(domains)
+    slots = FreeSlots(len(domains), layout(domains))
     for slot in free:
         slots.add(slot)
     size = data.draw(st.integers(1, len(free)))
@@ -172,7 +253,7 @@ def test_dynamic_keeps_a_test_within_a_domain() -> None:
 def test_a_smaller_test_goes_first_while_an_exclusive_one_waits_for_a_domain() -> None:
     cases = [
         ScheduledTest(index=0, size=5),
-        ScheduledTest(index=1, size=3, exclusive=True),
+        ScheduledTest(index=1, size=3, exclusive="numa"),
         ScheduledTest(index=2, size=1),
     ]
     policy = Dynamic(cases, 8, Pace(), domains=TWO_BY_FOUR)
@@ -187,42 +268,83 @@ def test_a_smaller_test_goes_first_while_an_exclusive_one_waits_for_a_domain() -
 
 
 @st.composite
-def exclusive_suites(draw: st.DrawFn) -> tuple[list[int], list[ScheduledTest]]:
-    domains = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
-    tests = draw(
-        st.lists(st.tuples(st.integers(1, len(domains)), st.booleans()), min_size=1, max_size=20)
-    )
+def exclusive_suites(draw: st.DrawFn) -> tuple[dict[str, Sequence[int]], list[ScheduledTest]]:
+    numa = draw(st.lists(st.integers(0, 2), min_size=1, max_size=8))
+    halves = [2 * number + draw(st.integers(0, 1)) for number in numa]
+    domains = layout(numa, l3=halves, socket=[number // 2 for number in numa])
+    any_level = st.sampled_from((None, None, *LEVELS))
+    tests = draw(st.lists(st.tuples(st.integers(1, len(numa)), any_level), min_size=1, max_size=20))
     return domains, [
         ScheduledTest(
             index=index,
             size=size,
             seconds=draw(st.sampled_from((0.001, 1.0))),
-            world_kind="exact" if exclusive else "shared",
-            exclusive=exclusive,
+            world_kind=draw(st.sampled_from(("shared", "exact"))) if level else "shared",
+            exclusive=level,
         )
-        for index, (size, exclusive) in enumerate(tests)
+        for index, (size, level) in enumerate(tests)
     ]
 
 
-@given(exclusive_suites())
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@given(suite=exclusive_suites())
 def test_nothing_else_runs_in_the_domains_of_an_exclusive_test_and_all_are_run(
-    suite: tuple[list[int], list[ScheduledTest]],
+    scheduler: str, suite: tuple[dict[str, Sequence[int]], list[ScheduledTest]]
 ) -> None:
     domains, cases = suite
-    pace = Pace()
-    policy = Dynamic(cases, len(domains), pace, domains=domains)
+    pace, width = Pace(), len(domains["node"])
+    listed = ScheduledSuite(cases=cases, groups=[])
+    policy = make_scheduler(scheduler, listed, width, pace, domains=domains)
     seconds = [case.seconds or 0.0 for case in cases]
-    spans = simulate(policy, seconds, len(domains), pace=pace).spans
+    spans = simulate(policy, seconds, width, pace=pace).spans
     assert sorted(span.case for span in spans) == list(range(len(cases)))
     for span in spans:
-        if cases[span.case].exclusive:
-            own = {domains[slot] for slot in span.ranks}
-            assert set(span.ranks) == {s for s, number in enumerate(domains) if number in own}
-            assert not any(
-                {domains[slot] for slot in other.ranks} & own
-                for other in spans
-                if other is not span and overlap(span, other)
-            )
+        case = cases[span.case]
+        own = span.ranks[: case.size]
+        assert len(own) == case.size
+        if case.exclusive is None:
+            assert own == span.ranks
+            continue
+        of = domains[case.exclusive]
+        alone = {of[slot] for slot in own}
+        for other in spans:
+            if other is not span and overlap(span, other):
+                used = other.ranks[: cases[other.case].size]
+                assert not {of[slot] for slot in used} & alone
+
+
+def test_static_keeps_tests_within_a_domain_also_where_ranks_are_spread_in_turns() -> None:
+    cases = [ScheduledTest(index=index, size=2) for index in range(2)]
+    static = Static(cases, 4, Pace(), domains=layout((0, 1, 0, 1)))
+    static.release((0, 1, 2, 3))
+    assert [static.take(), static.take()] == [
+        Assignment(cases=(0,), ranks=(0, 2)),
+        Assignment(cases=(1,), ranks=(1, 3)),
+    ]
+
+
+def test_static_runs_small_tests_beside_an_exclusive_one() -> None:
+    cases = [
+        *(ScheduledTest(index=index, size=1) for index in range(4)),
+        ScheduledTest(index=4, size=3, exclusive="numa"),
+    ]
+    static = Static(cases, 8, Pace(), domains=TWO_BY_FOUR)
+    static.release(tuple(range(8)))
+    started = []
+    while (assignment := static.take()) is not None:
+        started.append(assignment)
+    assert Assignment(cases=(4,), ranks=(0, 1, 2, 3)) in started
+    assert sorted(one.ranks for one in started)[1:] == [(4,), (5,), (6,), (7,)]
+
+
+def test_tests_that_share_do_not_wait_for_exclusive_ones_of_their_size() -> None:
+    cases = [
+        ScheduledTest(index=0, size=2, seconds=9.0),
+        ScheduledTest(index=1, size=1, seconds=9.0, exclusive="node"),
+        ScheduledTest(index=2, size=1, seconds=1.0),
+    ]
+    policy = Dynamic(cases, 8, Pace(), domains=TWO_BY_FOUR)
+    assert [one.cases for one in start(policy, 8)] == [(0,), (2,)]
 
 
 def overlap(one: Span, other: Span) -> bool:
@@ -233,7 +355,11 @@ def test_an_exclusive_test_does_not_travel_behind_one_that_shares_its_domain() -
     """Of equal size and equal world_kind: the batch has the slots that its first test asked for."""
     cases = [
         ScheduledTest(
-            index=index, size=2, seconds=0.001, world_kind="exact", exclusive=index % 2 == 1
+            index=index,
+            size=2,
+            seconds=0.001,
+            world_kind="exact",
+            exclusive="numa" if index % 2 else None,
         )
         for index in range(32)
     ]
@@ -244,8 +370,6 @@ def test_an_exclusive_test_does_not_travel_behind_one_that_shares_its_domain() -
 
 
 # Policies whose tests come back because ranks were lost, and batches of tests in different worlds
-
-SCHEDULERS = ("sequential", "static", "dynamic")
 
 
 @dataclass(eq=False)

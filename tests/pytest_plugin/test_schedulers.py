@@ -187,8 +187,8 @@ def test_static_puts_the_tests_of_the_readme_into_its_two_steps() -> None:
     """Its drawing has C beside B, then A beside D: 0, 1 and 2 wait for 3 if B takes long."""
     a, b, c, d = (ScheduledTest(index=index, size=size) for index, size in enumerate((2, 1, 3, 1)))
     first, second = plan_steps([a, b, c, d], width=4)
-    assert first == [(c, range(3)), (b, range(3, 4))]
-    assert second == [(a, range(2)), (d, range(2, 3))]
+    assert first == [(c, (0, 1, 2)), (b, (3,))]
+    assert second == [(a, (0, 1)), (d, (2,))]
 
 
 def first_fit_by_search(cases: Sequence[ScheduledTest], width: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from rankwise.launch.cores import Core
 from rankwise.pytest_plugin.collection import ListedTest, make_cases
 from rankwise.pytest_plugin.connections import CORES, WORLD, Header, worker_number
 from rankwise.pytest_plugin.rank_status import OutputTail
@@ -27,6 +28,11 @@ from rankwise.pytest_plugin.workers.worlds import (
     WorldState,
     find_culprit,
 )
+
+
+def cores(first: int) -> list[list[Core]]:
+    return [[Core(number, number, 0, 0, 0)] for number in range(first, first + 8)]
+
 
 UNBOUND = Binding(cores=None, set_threads=False)
 
@@ -221,7 +227,7 @@ def test_a_world_that_fails_before_all_are_ready_does_not_get_its_test(tmp_path:
 
 
 def test_ranks_are_bound_to_the_cores_of_their_seats(tmp_path: Path) -> None:
-    binding = Binding(cores=range(10, 18), set_threads=True)
+    binding = Binding(cores=cores(10), set_threads=True)
     place = Place(tmp_path, listed(2, threads=2), binding=binding)
     place.ask(0, (2, 3, 6, 7))
     (header,) = place.spawned
@@ -231,15 +237,16 @@ def test_ranks_are_bound_to_the_cores_of_their_seats(tmp_path: Path) -> None:
 
 def test_of_a_whole_domain_a_test_uses_as_many_seats_as_it_needs(tmp_path: Path) -> None:
     """It is exclusive: it has been given all of them."""
-    place = Place(tmp_path, listed(2), binding=Binding(cores=range(8), set_threads=True))
+    place = Place(tmp_path, listed(2), binding=Binding(cores=cores(0), set_threads=True))
     place.ask(0, (4, 5, 6, 7))
     assert place.spawned[0]["environment"][CORES] == "4;5"
 
 
 def test_a_bound_world_is_used_again_on_its_own_cores_only(tmp_path: Path) -> None:
     place = Place(
-        tmp_path, listed(2), listed(2), binding=Binding(cores=range(8), set_threads=False)
+        tmp_path, listed(2), listed(2), binding=Binding(cores=cores(0), set_threads=False)
     )
+    place.worlds.keeps_slots = True
     place.ask(0, (0, 1))
     world = place.get_ready(0)
     place.ask(0, (0, 1))
@@ -327,7 +334,7 @@ def test_only_tests_that_need_equal_worlds_and_seats_travel_together(
     if policy == "sequential":
         driven: Sequential | Dynamic = Sequential(cases, Pace())
     else:
-        driven = Dynamic(cases, 4, Pace(), domains=[0] * 4)
+        driven = Dynamic(cases, 4, Pace())
     driven.release((0, 1, 2, 3))
     while (assignment := driven.take()) is not None:
         batch = [tests[index] for index in assignment.cases]

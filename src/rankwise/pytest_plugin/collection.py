@@ -379,7 +379,7 @@ def make_cases(
 ) -> list[ScheduledTest]:
     """Return the tests as a scheduler needs them.
 
-    Where slots cannot be chosen by domain (not `aligned`), an exclusive test gets all of them.
+    A scheduler that is not `aligned` knows no domains: an exclusive test gets all slots.
     """
     # Ranks load this module too, and need no scheduler.
     from rankwise.pytest_plugin.schedulers.base import ScheduledTest
@@ -387,18 +387,17 @@ def make_cases(
     cases = []
     for index, test in enumerate(tests):
         slots = test.size * test.threads
-        exclusive = test.exclusive is not None
-        if test.exclusive == "node" or (exclusive and not aligned):
+        if test.exclusive and not aligned:
             slots = width
-        # Workers of the shared world have one core each, and others run there meanwhile.
-        apart = test.world or every_world or exclusive or test.threads > 1
+        # Workers of the shared world have one core each.
+        apart = test.world or every_world or test.exclusive is not None or test.threads > 1
         cases.append(
             ScheduledTest(
                 index=index,
                 size=slots,
                 seconds=known.get(test.nodeid),
                 world_kind="fresh" if fresh else "exact" if apart else "shared",
-                exclusive=exclusive,
+                exclusive=test.exclusive,
                 ranks=None if slots == test.size else test.size,
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Collection, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import pytest
 
@@ -56,9 +56,8 @@ def _seconds(item: pytest.Item, found: pytest.Mark, value: object) -> float:
 # The number of ranks of a bare `@pytest.mark.parallel` with mpi-pytest.
 _BARE_PARALLEL_SIZE = 3
 
-Exclusive = Literal["numa", "node"]
-# As pytest_parallel's documentation spells it.
-_NUMA_DOMAINS = {"cpu": "numa", "numa": "numa", "node": "node", None: None}
+Exclusive = Literal["core", "l3", "numa", "socket", "node"]
+_LEVELS = get_args(Exclusive)
 
 
 class MarkNamespace:
@@ -75,7 +74,8 @@ class MarkNamespace:
         """Run a test on `n_procs` ranks, or once on each number of ranks of a list.
 
         With `world`, MPI.COMM_WORLD has that many ranks too. Each rank has `threads` cores. An
-        `exclusive` test shares its NUMA domains, or the machine, with no other.
+        `exclusive` test shares its cores, L3 caches, NUMA domains, sockets or machine with no
+        other.
         """
         given = {"world": world, "threads": threads, "exclusive": exclusive}
         usual = {"world": False, "threads": 1, "exclusive": None}
@@ -148,17 +148,17 @@ def _read_parallel(found: pytest.Mark) -> SizeRequest:
 
 
 def _read_exclusive(found: pytest.Mark) -> str | None:
-    exclusive, domain = (found.kwargs.get(name) for name in ("exclusive", "exclusive_numa_domain"))
-    if exclusive not in ("numa", "node", None):
-        raise BadMark(
-            f'{show_mark(found)}: `exclusive` must be "numa" or "node", not {exclusive!r}'
-        )
-    if domain not in _NUMA_DOMAINS:
-        raise BadMark(
-            f'{show_mark(found)}: `exclusive_numa_domain` must be "cpu" (the same as "numa") or '
-            f'"node", not {domain!r}'
-        )
-    return exclusive or _NUMA_DOMAINS[domain]
+    # The second name, and "cpu", are pytest_parallel's.
+    wanted = {name: found.kwargs.get(name) for name in ("exclusive", "exclusive_numa_domain")}
+    for name, level in wanted.items():
+        if level not in (None, "cpu", *_LEVELS):
+            levels = ", ".join(f'"{one}"' for one in _LEVELS)
+            raise BadMark(
+                f'{show_mark(found)}: `{name}` must be {levels}, or "cpu" (the same as "numa"), '
+                f"not {level!r}"
+            )
+    level = next(filter(None, wanted.values()), None)
+    return "numa" if level == "cpu" else level
 
 
 def _read_mpi(found: pytest.Mark) -> SizeRequest:

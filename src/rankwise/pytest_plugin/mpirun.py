@@ -22,12 +22,13 @@ import pytest
 
 import rankwise
 from rankwise.errors import MpiMismatch, RankwiseError
+from rankwise.launch.cores import Core, domains_of, read_cores
 from rankwise.launch.mpi import Place, library_name, mark_as_joined, start_mpi
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.collection import number_groups, raise_early_end, require_same_tests
 from rankwise.pytest_plugin.connections import Channel, Header, WireError
 from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
-from rankwise.pytest_plugin.marks import limit_of, size_of
+from rankwise.pytest_plugin.marks import limit_of, requirements_of, size_of
 from rankwise.pytest_plugin.options import POLICIES, grace_from, limit_from
 from rankwise.pytest_plugin.output import LastWords
 from rankwise.pytest_plugin.rank_status import StatusFiles, StatusWriter, describe_overdue
@@ -37,6 +38,8 @@ from rankwise.pytest_plugin.stacks import Frame, describe_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from rankwise.pytest_plugin.schedulers.base import Domains
 
 # Ranks that have nothing left to do need no longer than this to say goodbye.
 GOODBYE_SECONDS = 10.0
@@ -147,20 +150,26 @@ class ReportingRank(Reporter):
     def _is_broken(self, nodeid: str) -> bool:
         return any(nodeid.startswith((f"{broken}::", f"{broken}/")) for broken in self._broken)
 
-    def begin(self, scheduler: str) -> None:
+    def begin(self, scheduler: str, domains: Domains) -> None:
         """Hand the suite over to the coordinator."""
         items = self._session.items
         known = self.known_durations()
         limit = limit_from(self._config)
         groups, _ = number_groups(items)
         tests = [
-            [size_of(item), known.get(item.nodeid), numbers, limit_of(item, limit), item.nodeid]
+            [
+                *(size_of(item), known.get(item.nodeid), numbers, limit_of(item, limit)),
+                *(item.nodeid, requirements_of(item).exclusive),
+            ]
             for item, numbers in zip(items, groups, strict=True)
         ]
         self._channel.send(
             {
                 "kind": "begin",
                 "scheduler": scheduler,
+                "domains": domains,
+                # Schedulers of other packages know no domains: an exclusive test gets all slots.
+                "aligned": scheduler in POLICIES,
                 "careful": self.careful,
                 "strict": self.strict,
                 "maxfail": self.maxfail,
@@ -332,7 +341,12 @@ Settings = dict[str, Any]
 class MpirunLink:
     """This rank's membership: the communicator of all, and the line to the coordinator."""
 
-    def __init__(self, place: Place, comm: MPI.Intracomm, library: str, hosts: list[str]) -> None:
+    def __init__(
+        self, place: Place, comm: MPI.Intracomm, library: str, seats: list[tuple[str, list[Core]]]
+    ) -> None:
+        hosts = [host for host, _ in seats]
+        self.seats = seats
+        """Where each rank is, and the cores that its launcher has left to it."""
         self.rank = place.rank
         self.size = place.size
         self.comm = comm
@@ -367,8 +381,9 @@ class MpirunLink:
             raise
         # Messages of ours must never meet those of a test.
         comm = mpi.COMM_WORLD.Dup()
-        hosts = comm.allgather(mpi.Get_processor_name())
-        world = cls(place, comm, library_name(mpi.Get_library_version()), hosts)
+        seats = comm.allgather((mpi.Get_processor_name(), read_cores()))
+        hosts = [host for host, _ in seats]
+        world = cls(place, comm, library_name(mpi.Get_library_version()), seats)
         world._coordinator = coordinator
         mark_as_joined()
         world._connect(hosts, settle)
@@ -379,6 +394,10 @@ class MpirunLink:
         if not world.is_reporter:
             world._last_words = LastWords.begin()
         return world
+
+    def domains(self) -> Domains:
+        """Return the domains of all ranks: where they are bound to several, these count as one."""
+        return domains_of([cores for _, cores in self.seats], [host for host, _ in self.seats])
 
     def _connect(self, hosts: list[str], settle: Callable[[], Settings]) -> None:
         """Get a line to the coordinator on every rank; collective.

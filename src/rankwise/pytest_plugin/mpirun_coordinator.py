@@ -427,8 +427,14 @@ class Coordinator:
     def _begin(self, header: Header, tests: list[list[Any]]) -> Dispatcher:
         """Start with the first tests."""
         cases = [
-            ScheduledTest(index=index, size=size, seconds=seconds)
-            for index, (size, seconds, *_) in enumerate(tests)
+            ScheduledTest(
+                index=index,
+                size=self._width if exclusive and not header["aligned"] else size,
+                seconds=seconds,
+                exclusive=exclusive,
+                ranks=size,
+            )
+            for index, (size, seconds, _, _, _, exclusive) in enumerate(tests)
         ]
         dispatcher = make_dispatcher(
             header["scheduler"],
@@ -437,6 +443,7 @@ class Coordinator:
             careful=header["careful"],
             strict=header["strict"],
             maxfail=header["maxfail"],
+            domains=header["domains"],
         )
         self._watch.begin(header, tests, dispatcher)
         dispatcher.begin()

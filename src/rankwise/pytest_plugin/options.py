@@ -74,7 +74,7 @@ MARKERS = (
     (
         "parallel(n, world=False, threads=1, exclusive=None): run the test on n ranks, or once on "
         "each number of ranks of a list; world: COMM_WORLD has that size; threads: cores for each "
-        'rank; exclusive: "numa" or "node", nothing else runs there meanwhile'
+        'rank; exclusive: "core", "l3", "numa", "socket" or "node", nothing else runs there'
     ),
     "timeout(seconds): how long each phase of the test may take (0: no limit)",
     "parallel_from_context: run the test on as many ranks as the run has",
@@ -114,6 +114,24 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+_BINDINGS = ("core", "l3", "numa", "socket", "none")
+
+
+def _binding(text: str) -> str:
+    if text.startswith("map:"):
+        from rankwise.launch.cores import read_map
+
+        try:
+            read_map(text.removeprefix("map:"))
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    elif text not in _BINDINGS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is none of {', '.join(_BINDINGS)}, and no map of cores such as map:0,2-3,4+6"
+        )
+    return text
+
+
 # By what stands for the value of an option in options.txt.
 _TYPES = {"SECONDS": seconds_option, "N": _positive}
 _FLAG = {"action": "store_true"}
@@ -124,7 +142,7 @@ _SPECIAL: Mapping[str, Mapping[str, Any]] = {
     "--scheduler": {"type": partial(_known, SCHEDULERS)},
     "--policy": {"type": partial(_known, POLICIES), "dest": "rankwise_policy"},
     "--too-few": {"choices": ("skip", "error"), "action": "store"},
-    "--bind": {"choices": ("core", "none"), "action": "store"},
+    "--bind": {"type": _binding},
     "--rank-output": {"choices": ("all", "0", "failed"), "default": "all", "action": "store"},
     "--slurm-export-env": {"default": True},
     "--no-slurm-export-env": {"action": "store_false", "dest": "slurm_export_env"},

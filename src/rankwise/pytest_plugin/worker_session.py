@@ -248,9 +248,14 @@ class MpirunSession(RankSession[MpirunLink]):
     def _scheduler(self) -> str:
         return policy_from(self._config, self._config.getoption("scheduler") or "sequential")
 
-    def pytest_report_header(self) -> str:
+    def pytest_report_header(self) -> list[str]:
         world, scheduler = self._link, self._scheduler
-        return f"rankwise: {world.size} ranks, {world.library}, scheduler {scheduler}"
+        lines = [f"rankwise: {world.size} ranks, {world.library}, scheduler {scheduler}"]
+        if self._config.getoption("bind"):
+            lines.append(
+                "rankwise: --bind has no effect under mpirun, whose own options bind ranks"
+            )
+        return lines
 
     # Collection
 
@@ -302,7 +307,7 @@ class MpirunSession(RankSession[MpirunLink]):
             reporter.log_collection_errors(collections)
             collection.raise_for_errors(session)
             reporter.agree_on_order(collections, interop.base_of(self._config))
-            reporter.begin(scheduler)
+            reporter.begin(scheduler, self._link.domains())
             loop.run()
             seconds = None
         except BaseException as error:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from rankwise.pytest_plugin.connections import Header
 from rankwise.pytest_plugin.schedulers.base import (
     Assignment,
+    Domains,
     Pace,
     ScheduledTest,
     Scheduler,
@@ -50,7 +51,7 @@ def make_scheduler(
     *,
     strict: bool = True,
     apart: bool = False,
-    domains: Sequence[int] | None = None,
+    domains: Domains | None = None,
 ) -> Scheduler:
     """Return the scheduler of this name: ours, or one that is installed as an entry point.
 
@@ -61,14 +62,15 @@ def make_scheduler(
         case "sequential":
             return Sequential(suite.cases, None if strict else pace, apart=strict and apart)
         case "static":
-            return Static(suite.cases, width, pace)
+            return Static(suite.cases, width, pace, domains=domains)
         case "dynamic":
             return Dynamic(suite.cases, width, pace, domains=domains)
     # Only here: hardly any run has a scheduler of another package.
     from rankwise.plugins import SCHEDULERS
 
     make: SchedulerFactory = SCHEDULERS.load(name)
-    return make(suite.cases, width=width, pace=pace, domains=domains or [0] * width)
+    near = domains["numa"] if domains else [0] * width
+    return make(suite.cases, width=width, pace=pace, domains=near)
 
 
 class WorldProvider(Protocol):
@@ -90,8 +92,8 @@ class OneWorld:
     def __init__(self, width: int) -> None:
         self._width = width
 
-    def place(self, assignment: Assignment, _first: ScheduledTest) -> tuple[int, ...]:
-        return assignment.ranks
+    def place(self, assignment: Assignment, first: ScheduledTest) -> tuple[int, ...]:
+        return assignment.ranks[: first.ranks or first.size]
 
     def release_workers(self, workers: tuple[int, ...]) -> None:
         raise AssertionError(f"{workers} are of the only world there is")
@@ -229,8 +231,10 @@ class Dispatcher:
             return
         if batch.world_kind != "shared":
             self._worlds.release_workers(batch.workers)
-            if not self._scheduler.one_by_one:
-                self._scheduler.release(batch.assignment.ranks)
+        if not self._scheduler.one_by_one:
+            # Those of a world of its own, or those that were kept idle.
+            left = [slot for slot in batch.assignment.ranks if slot not in batch.released]
+            self._scheduler.release(tuple(left))
 
     def logged(self, index: int) -> None:
         """Learn that the verdict on a test has been reported."""
@@ -392,7 +396,9 @@ class Dispatcher:
         if workers is None:
             self._parked.append(assignment)
             return
-        ranks = assignment.ranks if first.world_kind == "shared" else tuple(range(len(workers)))
+        ranks = tuple(range(len(workers)))
+        if first.world_kind == "shared":
+            ranks = assignment.ranks[: len(workers)]
         self._given.update(assignment.cases)
         for index in assignment.cases:
             self._running[index] = _Running(
@@ -463,7 +469,7 @@ def make_dispatcher(
     careful: bool,
     strict: bool,
     maxfail: int,
-    domains: Sequence[int] | None = None,
+    domains: Domains | None = None,
     worlds: WorldProvider | None = None,
 ) -> Dispatcher:
     """Make the dispatcher of a run; without worlds, for the ranks of an mpirun, of which 0 reports.

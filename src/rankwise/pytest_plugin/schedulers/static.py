@@ -4,59 +4,103 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import ClassVar
 
-from rankwise.pytest_plugin.schedulers.base import Assignment, Pace, ScheduledTest
+from rankwise.pytest_plugin.schedulers.base import (
+    LEVELS,
+    Assignment,
+    Domains,
+    FreeSlots,
+    Pace,
+    ScheduledTest,
+)
 
 
 class FirstFit:
     """Steps of `width` slots; a test goes into the first step that has room for it.
 
-    The room left in each step is kept in a tree of maxima, so that finding the first step costs
-    the logarithm of their number.
+    The first steps may have less room, as `rooms` says. The room left in each step is kept in a
+    tree of maxima, so that finding the first step costs the logarithm of their number.
     """
 
-    def __init__(self, width: int, most_steps: int) -> None:
-        self._width = width
+    def __init__(self, width: int, most_steps: int, rooms: Sequence[int] = ()) -> None:
         self._leaves = 1
         while self._leaves < max(1, most_steps):
             self._leaves *= 2
         self._room = [width] * (2 * self._leaves)
+        self._room[self._leaves : self._leaves + len(rooms)] = rooms
+        if rooms:
+            for node in range(self._leaves - 1, 0, -1):
+                self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
 
     def place(self, size: int) -> tuple[int, int]:
-        """Return the step and the first slot for a test of `size` slots."""
+        """Return the step for a test of `size` slots, and the room that it had."""
         node = 1
         # The left half holds the earlier steps: they are filled first.
         while node < self._leaves:
             node *= 2
             if self._room[node] < size:
                 node += 1
-        step, first = node - self._leaves, self._width - self._room[node]
+        step, room = node - self._leaves, self._room[node]
         self._room[node] -= size
         while node > 1:
             node //= 2
             self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
-        return step, first
+        return step, room
+
+
+Step = list[tuple[ScheduledTest, tuple[int, ...]]]
 
 
 def plan_steps(
-    cases: Sequence[ScheduledTest], width: int
-) -> list[list[tuple[ScheduledTest, range]]]:
+    cases: Sequence[ScheduledTest], width: int, domains: Domains | None = None
+) -> list[Step]:
     """Distribute tests over steps, the largest first; within a step no rank has two of them.
 
-    Small tests then fill the gaps that large ones leave, instead of standing in their way.
+    Small tests then fill the gaps that large ones leave, instead of standing in their way. Tests
+    that are to have domains alone get them first, whole.
     """
+    largest_first = sorted(cases, key=lambda case: -case.size)
+    steps, left = _place_exclusive([one for one in largest_first if one.exclusive], width, domains)
+    others = [one for one in largest_first if not one.exclusive]
+    near: Sequence[int] = range(width)
+    if domains:
+        near = sorted(near, key=lambda slot: [domains[level][slot] for level in reversed(LEVELS)])
+    free = [[slot for slot in near if slot in slots] for slots in left]
     # Any two steps hold more than one step's slots together: the second's first test had no room in
     # the first. So there are at most about twice as many steps as if all were full.
-    slots = sum(case.size for case in cases)
-    fit = FirstFit(width, min(len(cases), 2 * (slots // width) + 1))
-    steps: list[list[tuple[ScheduledTest, range]]] = []
-    for case in sorted(cases, key=lambda case: -case.size):
-        step, first = fit.place(case.size)
+    most = min(len(others), 2 * (sum(case.size for case in others) // width) + 1)
+    fit = FirstFit(width, len(steps) + most, [len(slots) for slots in free])
+    for case in others:
+        step, room = fit.place(case.size)
         while len(steps) <= step:
             steps.append([])
-        steps[step].append((case, range(first, first + case.size)))
+        slots = free[step] if step < len(free) else near
+        first = len(slots) - room
+        steps[step].append((case, tuple(sorted(slots[first : first + case.size]))))
     return steps
+
+
+def _place_exclusive(
+    cases: Sequence[ScheduledTest], width: int, domains: Domains | None
+) -> tuple[list[Step], list[set[int]]]:
+    """Return steps with these tests, and the slots that are left in each."""
+    steps: list[Step] = []
+    free: list[FreeSlots] = []
+    full = 0
+    for case in cases:
+        for number in count(full):
+            if number == len(steps):
+                steps.append([])
+                free.append(FreeSlots.all_of(width, domains))
+            slots = free[number].pick(case.size, exclusive=case.exclusive)
+            if slots is not None:
+                steps[number].append((case, slots))
+                break
+        while full < len(free) and not free[full].count:
+            full += 1
+    return steps, [set(slots.pick(slots.count) or ()) for slots in free]
 
 
 class Static:
@@ -67,9 +111,16 @@ class Static:
 
     one_by_one: ClassVar[bool] = False
 
-    def __init__(self, cases: Sequence[ScheduledTest], width: int, pace: Pace) -> None:
+    def __init__(
+        self,
+        cases: Sequence[ScheduledTest],
+        width: int,
+        pace: Pace,
+        *,
+        domains: Domains | None = None,
+    ) -> None:
         self._pace = pace
-        self._places = [place for step in plan_steps(cases, width) for place in step]
+        self._places = [place for step in plan_steps(cases, width, domains) for place in step]
         self._number = {case.index: number for number, (case, _) in enumerate(self._places)}
         self._queues: list[deque[int]] = [deque() for _ in range(width)]
         for number, (_, ranks) in enumerate(self._places):
@@ -89,7 +140,7 @@ class Static:
         if self._queues[rank]:
             number = self._queues[rank][0]
             self._arrived[number] += 1
-            if self._arrived[number] == self._places[number][0].size:
+            if self._arrived[number] == len(self._places[number][1]):
                 self._ready.append(number)
 
     def put_back(self, case: int) -> None:
@@ -106,7 +157,7 @@ class Static:
 
     def _leave(self, number: int) -> None:
         """Let a free rank no longer wait for a test."""
-        if self._arrived[number] == self._places[number][0].size:
+        if self._arrived[number] == len(self._places[number][1]):
             self._ready.remove(number)
         self._arrived[number] -= 1
 
@@ -121,7 +172,7 @@ class Static:
             for _ in cases:
                 self._queues[rank].popleft()
         self._free.difference_update(ranks)
-        return Assignment(cases=tuple(cases), ranks=tuple(ranks))
+        return Assignment(cases=tuple(cases), ranks=ranks)
 
     def _batch(self, number: int) -> Iterator[ScheduledTest]:
         """Return the tests that all ranks of this one have next, in the same order."""

@@ -23,7 +23,7 @@ from rankwise.pytest_plugin.collection import ListedTest
 from rankwise.pytest_plugin.connections import SUPERVISOR, TEMPLATE, Event, Exchange, Header, Name
 from rankwise.pytest_plugin.failure_report import AbortedTest, report_ending
 from rankwise.pytest_plugin.interop import CombineAnyway
-from rankwise.pytest_plugin.options import grace_from, policy_from
+from rankwise.pytest_plugin.options import POLICIES, grace_from, policy_from
 from rankwise.pytest_plugin.output import filter_aborted_output
 from rankwise.pytest_plugin.rank_status import AFTER, Answers, RemoteStatus
 from rankwise.pytest_plugin.reporter import (
@@ -32,10 +32,11 @@ from rankwise.pytest_plugin.reporter import (
     show_collection,
     show_notice,
 )
+from rankwise.pytest_plugin.schedulers.base import Domains
 from rankwise.pytest_plugin.schedulers.dispatcher import Dispatcher, ScheduledSuite, make_dispatcher
 from rankwise.pytest_plugin.serialize import unpack_any_report
 from rankwise.pytest_plugin.workers.debugger import lend_terminal
-from rankwise.pytest_plugin.workers.place import RunOptions, Workplace
+from rankwise.pytest_plugin.workers.place import RunOptions, Workplace, settle_cores
 from rankwise.pytest_plugin.workers.pool import Pool, PoolFailure, RankBroken
 from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS, read_log
 from rankwise.pytest_plugin.workers.worlds import Binding, World, Worlds, WorldState
@@ -88,10 +89,7 @@ class ControllerSession:
             width=options.width,
             folder=folder,
             fork_sockets=place.fork_sockets,
-            binding=Binding(
-                cores=options.cores[: options.width] if options.binds else None,
-                set_threads=options.sets_threads,
-            ),
+            binding=Binding(cores=None, set_threads=options.sets_threads),
         )
         self._worlds.warm = options.warm
         self._imports_may_use_mpi = not options.warm
@@ -116,6 +114,8 @@ class ControllerSession:
         if options.slurm is not None:
             self._worlds.make_remote_status = lambda: RemoteStatus(self._ask_servers)
         try:
+            if options.bind and options.slurm is None:
+                settle_cores(options, place, self._worlds)
             place.begin(self._lines, self._order_supervisor)
         except RankwiseError as error:
             self._refused = str(error)
@@ -368,6 +368,9 @@ class ControllerSession:
             raise PoolFailure("the process that starts the ranks is gone")
         else:
             self._place.gone(name)
+            if self._place.lost:
+                # Ranks are no longer where their slots were.
+                self._worlds.bind(None)
             if not _is_template(name):
                 self._pool.doubt()
         if name in self._unheard:
@@ -429,7 +432,11 @@ class ControllerSession:
             is_fresh=self._options.fresh,
         )
         self._worlds.know(self._tests)
-        self._dispatcher = self._make_dispatcher(reporter)
+        try:
+            domains = settle_cores(self._options, self._place, self._worlds, self._tests)
+        except RankwiseError as error:
+            raise pytest.UsageError(str(error)) from None
+        self._dispatcher = self._make_dispatcher(reporter, domains)
         self._pool.begin(self._tests, self._dispatcher, interop.base_of(self._config))
         self._open_view()
         try:
@@ -467,7 +474,7 @@ class ControllerSession:
     def _policy(self) -> str:
         return policy_from(self._config, self._options.policy)
 
-    def _make_dispatcher(self, reporter: Reporter) -> Dispatcher:
+    def _make_dispatcher(self, reporter: Reporter, domains: Domains) -> Dispatcher:
         width, options = self._options.width, self._options
         cases = collection.make_cases(
             self._tests,
@@ -475,7 +482,7 @@ class ControllerSession:
             width,
             fresh=options.fresh,
             every_world=options.every_world,
-            aligned=self._policy == "dynamic",
+            aligned=self._policy in POLICIES,
         )
         return make_dispatcher(
             self._policy,
@@ -484,7 +491,7 @@ class ControllerSession:
             careful=reporter.careful,
             strict=reporter.strict,
             maxfail=reporter.maxfail,
-            domains=self._place.domains(),
+            domains=domains,
             worlds=self._worlds,
         )
 

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 from rankwise.launch import mpi
-from rankwise.launch.cores import available_cores, domains_of, use_cores_of_parent
+from rankwise.launch.cores import (
+    LEVELS,
+    Core,
+    available_cores,
+    domains_of,
+    read_cores,
+    share_out,
+    use_cores_of_parent,
+)
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.connections import Exchange, Header, Invitation, Name
 from rankwise.pytest_plugin.interop import settle
@@ -23,8 +31,11 @@ from rankwise.pytest_plugin.options import BATCH_SCHEDULERS, SLURM_SCHEDULERS, S
 from rankwise.pytest_plugin.workers.supervisor import FORK_SOCKETS, clean_command, supervise
 
 if TYPE_CHECKING:
+    from rankwise.pytest_plugin.collection import ListedTest
     from rankwise.pytest_plugin.failure_report import AbortedTest
+    from rankwise.pytest_plugin.schedulers.base import Domains
     from rankwise.pytest_plugin.workers.run_options import SlurmOptions
+    from rankwise.pytest_plugin.workers.worlds import Worlds
 
 
 # More ranks than this would take the machine's memory before the first test has begun.
@@ -85,10 +96,17 @@ class RunOptions:
             self.warm = False
             self.notices.append(_TOO_LATE)
         self.quiet: bool = getattr(known, "capture", "no") != "no"
-        bind: str = known.bind or ("core" if self.fresh else "none")
-        # More workers than cores would share some while others are idle. Slurm binds by itself.
-        fits = self.slurm is None and self.width <= len(self.cores)
-        self.binds = bind == "core" and fits
+        # Batch systems bind by themselves.
+        self.bind: str = known.bind or ("core" if self.scheduler == "shell" else "")
+        """How ranks are bound, as --bind says; empty: nobody has said."""
+        if self.bind == "core" and self.slurm is None and self.width > len(self.cores):
+            # They would share some cores while others are idle.
+            self.bind = "none"
+            if known.bind:
+                self.notices.append(
+                    f"--bind=core has no effect: {self.width} workers are more than the "
+                    f"{len(self.cores)} cores"
+                )
         self.every_world: bool = known.world
         self.sets_threads = "OMP_NUM_THREADS" not in os.environ
 
@@ -120,6 +138,8 @@ class Workplace:
         """What the header of the run says of it; empty: that is not known yet."""
         self._width = width
         self._cores = cores
+        self.keeps_slots = False
+        """Whether ranks must run where their slots are, if a world could be elsewhere too."""
 
     @property
     def is_ready(self) -> bool:
@@ -150,10 +170,12 @@ class Workplace:
         """Return the processes that start, end and know ranks, beside our own supervisor."""
         return [connections.TEMPLATE]
 
-    def domains(self) -> list[int]:
-        """Return the number of the NUMA domain, or of the node, of each slot."""
-        enough = self._width <= len(self._cores)
-        return domains_of(self._cores[: self._width]) if enough else [0] * self._width
+    def seats(self, bind: str) -> tuple[list[list[Core]], list[int]]:
+        """Return the cores and the machine of each slot, for ranks that are bound like this.
+
+        Raises ComputeFailure if they cannot be. Without a wish, a slot stands for a core.
+        """
+        return share_out(bind or "core", self._width, read_cores(self._cores)), [0] * self._width
 
     def take(self, name: Name, header: Header, body: bytes) -> None:
         """Take in what a process of the place says about itself; raises RankwiseError."""
@@ -176,6 +198,28 @@ class Workplace:
 
     def end(self) -> None:
         """Return what was taken, such as an allocation."""
+
+
+def settle_cores(
+    options: RunOptions, place: Workplace, worlds: Worlds, tests: Sequence[ListedTest] = ()
+) -> Domains:
+    """Bind ranks as was asked for, or so that tests can have domains alone.
+
+    Return the domains of all slots. Raises ComputeFailure for a map that does not fit.
+    """
+    wanted = {test.exclusive for test in tests} - {None}
+    # Ranks that may run anywhere would be in all domains.
+    bind = options.bind or next((level for level in LEVELS if level in wanted), "")
+    seats, machines = place.seats(bind)
+    domains = domains_of(seats, machines)
+    # To be bound to the only domain there is has no effect.
+    is_bound = options.bind not in ("", "none") or len(set(domains.get(bind, ()))) > 1
+    if is_bound:
+        worlds.bind(seats)
+    # A world that is elsewhere would have other cores, or not those of its node alone.
+    if is_bound or (wanted and options.slurm is not None):
+        place.keeps_slots = worlds.keeps_slots = True
+    return domains
 
 
 class Listener(Protocol):
@@ -228,7 +272,7 @@ def start_controller(config: pytest.Config, options: RunOptions) -> None:
         width=options.width,
         settings=settle(config),
     )
-    if options.binds and options.sets_threads:
+    if options.bind == "core" and options.slurm is None and options.sets_threads:
         # Libraries that are loaded for all ranks must not start more threads than a rank has cores.
         os.environ["OMP_NUM_THREADS"] = "1"
         config.add_cleanup(_forget_threads)

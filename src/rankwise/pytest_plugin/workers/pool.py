@@ -308,6 +308,8 @@ class Pool:
         # A world for one test has nothing to do with what happened in another one.
         hopeless = self._setups.hopeless if world.world_kind != "fresh" else {}
         header = {"kind": "order", "temporary": self._temporary, "hopeless": hopeless}
+        # It may have been started before it was known that a test wants domains alone.
+        header["cores"] = self.worlds.cores_of(world)
         self._lines.send(worker_number(world.number, rank), header, self._order)
 
     def set_order(self, nodeids: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from rankwise.backends.batch.slurm import Slurm
 from rankwise.backends.batch.system import Phase
 from rankwise.errors import ComputeFailure
+from rankwise.launch.cores import Core, share_out
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.connections import SUPERVISOR, TEMPLATE, Exchange, Header, Name
 from rankwise.pytest_plugin.workers import slurm_allocation
@@ -48,18 +49,31 @@ class Srun:
         """The nodes that are still there."""
         return [node for node in self.nodes if node not in self.lost]
 
-    def of_world(self, size: int, threads: int, *, is_alone: bool, node: str = "") -> list[str]:
+    def of_world(
+        self,
+        size: int,
+        threads: int,
+        *,
+        is_alone: bool,
+        nodes: Sequence[str] = (),
+        is_bound: bool = False,
+    ) -> list[str]:
         """Return what comes before the program that is to run on `size` ranks.
 
-        With a node, all of them are there. A world that is used again shares its cores with
-        others: they take turns.
+        With nodes, each rank is on its own. A world that is used again shares its cores with
+        others: they take turns. Ranks that bind themselves need all cores of the job.
         """
         cores = self.wishes.cores_per_task * threads
         # With --exact a step takes only the cores that it asks for, so that others fit beside it.
-        share = ["--exact" if is_alone and not self.shares else "--overlap"]
-        if node:
+        share = ["--exact" if is_alone and not self.shares and not is_bound else "--overlap"]
+        if is_bound:
+            share.append("--cpu-bind=none")
+        if count := len(set(nodes)):
             # Slurm would spread it over all nodes of the job, and start a daemon on each.
-            share += ["--nodes=1", f"--nodelist={node}"]
+            named = nodes[0] if count == 1 else ",".join(nodes)
+            share += [f"--nodes={count}", f"--nodelist={named}"]
+        if count > 1:
+            share.append("--distribution=arbitrary")
         if self.lost:
             # What ran on a lost node holds its cores until Slurm has noticed, and there may be
             # fewer cores than ranks now.
@@ -152,6 +166,7 @@ class SlurmSite(Workplace):
         self._variables: Mapping[str, str] = {}
         self._present: set[str] = set()
         self._tasks: list[int] = []
+        self._cores_there: dict[str, list[Core]] = {}
         self._memory = 0
         self._is_over = False
         self._submitted = time.monotonic()
@@ -207,17 +222,29 @@ class SlurmSite(Workplace):
             for kind in (SUPERVISOR, TEMPLATE)
         ]
 
-    def domains(self) -> list[int]:
-        """Return the node of each slot, counted from 0."""
-        found = [number for number, tasks in enumerate(self._tasks) for _ in range(tasks)]
-        return found[: self._width] if len(found) >= self._width else [0] * self._width
+    def seats(self, bind: str) -> tuple[list[list[Core]], list[int]]:
+        """Return the cores and the node of each slot; Slurm alone knows them without a wish."""
+        seats: list[list[Core]] = []
+        nodes: list[int] = []
+        for number, tasks in enumerate(self._tasks):
+            cores = self._cores_there.get(self._srun.nodes[number], [])
+            seats += share_out(bind or "none", tasks, cores, self._wishes.cores_per_task)
+            nodes += [number] * tasks
+        if len(seats) < self._width:
+            return [[] for _ in range(self._width)], [0] * self._width
+        return seats[: self._width], nodes[: self._width]
 
-    def _node_of(self, slots: Sequence[int]) -> str:
-        """Name the node that all these slots are on; empty: there are several, or none is known."""
-        found = {self.domains()[slot] for slot in slots}
-        if len(found) != 1 or not any(self._tasks):
-            return ""
-        return self._srun.nodes[found.pop()]
+    def _nodes_of(self, order: Header) -> list[str]:
+        """Return the node on which each rank of a world is to be; empty: on any."""
+        is_alone = order["world_kind"] == "fresh"
+        # The ranks of the shared world are on all nodes, in the order of the slots.
+        is_placed = is_alone or (self.keeps_slots and order["world_kind"] != "shared")
+        if not is_placed or sum(self._tasks) < self._width:
+            return []
+        _, nodes = self.seats("none")
+        found = [self._srun.nodes[nodes[slot]] for slot in order["slots"][:: order["threads"]]]
+        # Slurm packs steps more tightly than we do, if it may.
+        return found if self.keeps_slots or len(set(found)) == 1 else []
 
     # Messages
 
@@ -232,6 +259,7 @@ class SlurmSite(Workplace):
                 kind, node = connections.name_and_node(name)
                 if kind == SUPERVISOR:
                     self._present.add(node)
+                    self._cores_there[node] = [Core(*one) for one in header["cores"]]
             case "mpi" if not self.library and self._srun.nodes:
                 if self._wishes.uses_srun:
                     self._srun.mpi_type = choose_mpi_type(header["library"], self._wishes)
@@ -304,12 +332,12 @@ class SlurmSite(Workplace):
         """Say in the order for a world how to start it."""
         if not self._wishes.uses_srun:
             return
-        is_alone = order["world_kind"] == "fresh"
         order["launch"] = self._srun.of_world(
             order["size"],
             order["threads"],
-            is_alone=is_alone,
-            node=self._node_of(order["slots"]) if is_alone else "",
+            is_alone=order["world_kind"] == "fresh",
+            nodes=self._nodes_of(order),
+            is_bound=connections.CORES in order["environment"],
         )
         if self._memory:
             cores = self._wishes.cores_per_task * order["threads"]

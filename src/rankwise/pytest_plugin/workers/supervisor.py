@@ -18,6 +18,7 @@ import pytest
 
 from rankwise.errors import RankwiseError
 from rankwise.launch import mpi
+from rankwise.launch.cores import read_cores
 from rankwise.node.processes import PR_SET_CHILD_SUBREAPER, prctl, sweep
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.rank_status import NodeStatus
@@ -272,7 +273,8 @@ def supervise(
         # Before the controller knows of this process: what it has started then connects here.
         warm, cold = (connections.listen_on_file(folder / name)[0] for name in FORK_SOCKETS)
         if invitation.is_distant:
-            line.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
+            here = {"kind": "here", "pid": os.getpid(), "node": connections.node_name()}
+            line.send({**here, "cores": read_cores()})
         supervisor = Supervisor(
             line,
             invitation.secret,

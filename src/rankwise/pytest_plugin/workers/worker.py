@@ -212,6 +212,7 @@ class PoolSession(RankSession[PoolLink]):
         channel.send({"kind": "ready", "outputs": {**captured, **past.outputs}})
         header, body = channel.receive()
         if header["kind"] == "order":
+            bind_to(header["cores"], self._link.rank)
             self._share_temporary_folder(header["temporary"])
             loop.rank.watch_fixtures(loop.tell_of_fixture, header["hopeless"])
             if body:

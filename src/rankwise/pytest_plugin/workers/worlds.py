@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
-from rankwise.launch.cores import cores_for
+from rankwise.launch.cores import Core, cores_for
 from rankwise.pytest_plugin.collection import ListedTest
 from rankwise.pytest_plugin.connections import CORES, WORLD, Header, worker_number
 from rankwise.pytest_plugin.rank_status import (
@@ -308,9 +308,9 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Which core each slot is; None: ranks are not bound."""
+    """Which cores each slot has; None: ranks are not bound."""
 
-    cores: Sequence[int] | None
+    cores: Sequence[Sequence[Core]] | None
     set_threads: bool
     """Whether OMP_NUM_THREADS is ours to set."""
 
@@ -332,6 +332,8 @@ class Worlds:
         self._folder = folder
         self._fork_sockets = fork_sockets
         self._binding = binding
+        self.keeps_slots = False
+        """Whether a world is used again on its own slots only."""
         self._tests: Sequence[ListedTest] = ()
         self._reserved: dict[tuple[int, ...], World] = {}
         self._next = 0
@@ -348,6 +350,16 @@ class Worlds:
         """Until when no world is to be started."""
         self._steps: dict[int, int] = {}
         """How many slots those have whose ranks have yet to end."""
+
+    def bind(self, cores: Sequence[Sequence[Core]] | None) -> None:
+        """Have the ranks of each slot stay on its cores; None: no longer."""
+        self._binding = replace(self._binding, cores=cores)
+
+    def cores_of(self, world: World) -> str:
+        """Return the cores of each rank of a world, as `bind_to` reads them; empty: all."""
+        if self._binding.cores is None or not world.slots:
+            return ""
+        return cores_for(world.slots, world.size, self._binding.cores)
 
     def know(self, tests: Sequence[ListedTest]) -> None:
         """Learn what the tests need."""
@@ -373,9 +385,9 @@ class Worlds:
         if world_kind == "fresh" and self.make_remote_status is not None:
             self._steps[world.number] = size * threads
         environment = {WORLD: str(world.number)}
-        if self._binding.cores is not None and slots:
+        if cores := self.cores_of(world):
             # mpiexec cannot bind to the cores of our choice on all MPIs: ranks do that themselves.
-            environment[CORES] = cores_for(slots, size, self._binding.cores)
+            environment[CORES] = cores
         if self._binding.set_threads and threads > 1:
             environment["OMP_NUM_THREADS"] = str(threads)
         # Libraries read the number of threads when they are loaded: those of a template are.
@@ -469,7 +481,7 @@ class Worlds:
         used = slots[: test.size * test.threads]
         for world in self._idle_worlds(world_kind):
             is_fit = (world.size, world.threads) == (test.size, test.threads)
-            if is_fit and (self._binding.cores is None or world.slots == used):
+            if is_fit and (world.slots == used or not self.keeps_slots):
                 return world
         return None
 
