@@ -276,7 +276,12 @@ def test_tests_too_large_are_skipped_with_a_reason_without_mpirun_too(project: P
 
 
 @pytest.mark.parametrize(
-    ("ranks", "options"), [(None, ()), (2, ()), (None, ("--n-workers=2",))], ids=str
+    ("ranks", "options"),
+    [
+        *((None, ()), (2, ()), (None, ("--n-workers=2",))),
+        (None, ("--n-workers=2", "--scheduler=shell")),
+    ],
+    ids=str,
 )
 def test_too_few_ranks_are_an_error_where_that_is_asked_for(
     project: Project, ranks: int | None, options: tuple[str, ...]
@@ -301,6 +306,9 @@ def test_too_few_ranks_are_an_error_where_that_is_asked_for(
     assert outcome.exit_code == pytest.ExitCode.TESTS_FAILED, outcome
     assert f"needs 3 ranks, has {2 if ranks or options else 1} rank" in outcome.output, outcome
     assert noted(project) == []
+    outcome = run_pytest(project, "--too-few=skip", *options, ranks=ranks)
+    assert outcome.verdicts == {"test_three": "skipped", "test_one": "passed"}, outcome
+    assert outcome.exit_code == pytest.ExitCode.OK, outcome
 
 
 def test_tests_are_selected_by_their_number_of_ranks(project: Project) -> None:
@@ -509,9 +517,14 @@ _OF_PYTEST_MPI = """
     import pytest
 
     @pytest.mark.mpi
-    def test_mpi(mpi_file_name, comm):
+    def test_mpi(mpi_file_name, mpi_tmpdir, mpi_tmp_path, comm):
         assert len(set(comm.allgather(mpi_file_name))) == 1
         assert Path(mpi_file_name).parent.is_dir()
+        # pytest-mpi gives a `py.path.local`, as `tmpdir` is.
+        if comm.rank == 0:
+            mpi_tmpdir.join("written").write("by rank 0")
+        comm.barrier()
+        assert (mpi_tmp_path / "written").read_text() == mpi_tmpdir.join("written").read()
 
     @pytest.mark.mpi(min_size=3)
     def test_three():
@@ -526,8 +539,9 @@ _OF_PYTEST_MPI = """
         pass
 
     @pytest.mark.mpi_xfail
-    def test_xfail(request):
-        assert not request.config.getoption("with_mpi", False)
+    def test_xfail():
+        from mpi4py import MPI
+        assert MPI.COMM_WORLD.size == 1
 
     def test_unmarked():
         pass
@@ -567,15 +581,119 @@ def test_a_conftest_may_have_the_options_of_pytest_mpi_itself(project: Project) 
     project.write({"conftest.py": conftest, "test_of_pytest_mpi.py": _OF_PYTEST_MPI})
     outcome = run_pytest(project, "--with-mpi", "--n-workers=2", ranks=None)
     assert outcome.verdicts["test_skip"] == "passed", outcome
-    assert outcome.verdicts["test_xfail"] == "failed", outcome
+    assert outcome.verdicts["test_xfail"] == "passed", outcome
 
 
-def test_mpi_pytest_bounds_the_number_of_ranks_by_a_variable(project: Project) -> None:
+@pytest.mark.parametrize("name", ["PYTEST_MPI_MAX_NPROCS", "MPI_PYTEST_MAX_NPROCS"])
+def test_mpi_pytest_bounds_the_number_of_ranks_by_a_variable(project: Project, name: str) -> None:
     project.write(
-        {"test_many.py": "import pytest\n@pytest.mark.parallel([2, 3])\ndef test_many(): pass\n"}
+        {
+            "test_many.py": """
+                import pytest
+
+                @pytest.mark.parallel([2, 3])
+                def test_many(): pass
+
+                @pytest.mark.parallel_from_context
+                def test_all(comm): assert comm.size == 4
+            """
+        }
     )
-    for most, code in (("3", pytest.ExitCode.OK), ("2", pytest.ExitCode.USAGE_ERROR)):
-        variables = {"PYTEST_MPI_MAX_NPROCS": most}
-        outcome = run_pytest(project, "--n-workers=3", ranks=None, environment=variables)
-        assert outcome.exit_code == code, outcome
-    assert "3 ranks are more than PYTEST_MPI_MAX_NPROCS=2" in str(outcome)
+    words = {"3": "3 passed", "2": f"3 ranks are more than {name}=2", "two": f"{name}=two is not a"}
+    for most, said in words.items():
+        outcome = run_pytest(project, "--n-workers=4", ranks=None, environment={name: most})
+        assert said in str(outcome)
+        usage = pytest.ExitCode.USAGE_ERROR
+        assert outcome.exit_code == (usage if "passed" not in said else pytest.ExitCode.OK), outcome
+
+
+_OF_TESTFLO = """
+    import unittest
+
+    import pytest
+    from ledger import note
+
+    class Two(unittest.TestCase):
+        N_PROCS = 2
+
+        def setUp(self):
+            self.total = self.comm.allreduce(self.comm.rank + 1)
+
+        def test_total(self):
+            from mpi4py import MPI
+            assert self.total == 3
+            assert MPI.COMM_WORLD.size == self.comm.size
+            note("total")
+
+        def test_fails(self):
+            assert self.comm.rank == 0
+
+        @pytest.mark.parallel(1)
+        def test_marked(self):
+            assert self.total == 1
+
+        @unittest.skip("not now")
+        def test_skipped(self):
+            pass
+
+    class Inherited(Two):
+        pass
+
+    class Five(unittest.TestCase):
+        N_PROCS = 5
+
+        def test_too_large(self):
+            note("never")
+
+    class One(unittest.TestCase):
+        N_PROCS = 1
+
+        def test_alone(self):
+            assert self.comm.size == 1
+
+    class Serial(unittest.TestCase):
+        N_PROCS = 0
+
+        def test_has_no_comm(self):
+            assert not hasattr(self, "comm")
+
+    class TestNone:
+        N_PROCS = 2
+
+        def test_is_no_test_case(self, mpi_ranks):
+            assert mpi_ranks == 1
+"""
+_OF_TWO = {"total": "passed", "fails": "failed", "marked": "passed", "skipped": "skipped"}
+_IN_ALL_WAYS = {
+    "One::test_alone": "passed",
+    "Serial::test_has_no_comm": "passed",
+    "TestNone::test_is_no_test_case": "passed",
+    "Five::test_too_large": "skipped",
+}
+
+
+@pytest.mark.parametrize("way", ["pool", "shell", "mpirun", "plain"])
+def test_a_test_case_says_its_number_of_ranks_as_for_testflo(project: Project, way: str) -> None:
+    project.write({"test_of_testflo.py": _OF_TESTFLO})
+    options = ("--n-workers=4", f"--scheduler={way}") if way in ("pool", "shell") else ()
+    outcome = run_pytest(project, *options, ranks=4 if way == "mpirun" else None)
+    of_two = _OF_TWO
+    if way == "plain":
+        of_two = {**dict.fromkeys(_OF_TWO, "skipped"), "marked": "passed"}
+    expected = {
+        f"{name}::test_{key}": one for name in ("Two", "Inherited") for key, one in of_two.items()
+    }
+    assert outcome.verdicts == {**expected, **_IN_ALL_WAYS}, outcome
+    assert noted(project) == ([] if way == "plain" else ["total"] * 4), outcome
+    if way != "plain":
+        assert "rank 1 of 2" in outcome.output, outcome
+
+
+def test_a_number_of_ranks_that_is_none_names_the_attribute(project: Project) -> None:
+    case = "import unittest\nclass Test(unittest.TestCase):\n    N_PROCS = {}\n    def test_it(self): pass\n"
+    for value, why in (("'four'", "not 'four'"), ("-1", "not -1"), ("[1, 2]", "give one number")):
+        project.write({"test_it.py": case.format(value)})
+        outcome = run_pytest(project, "--n-workers=2", ranks=None)
+        assert outcome.exit_code == pytest.ExitCode.USAGE_ERROR, outcome
+        assert f"test_it.py::Test::test_it: @mark.parallel(N_PROCS={value})" in outcome.errors
+        assert why in outcome.errors, outcome

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _pytest.compat import LEGACY_PATH, legacy_path
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -48,9 +49,9 @@ def mpi_tmp_path(tmp_path: Path, comm: MPI.Intracomm) -> Path:
 
 
 @pytest.fixture
-def mpi_tmpdir(mpi_tmp_path: Path) -> Path:
-    """The same as `mpi_tmp_path`, by the older name in suites of pytest-mpi."""
-    return mpi_tmp_path
+def mpi_tmpdir(mpi_tmp_path: Path) -> LEGACY_PATH:
+    """The same as `mpi_tmp_path`, as a `py.path.local`: for suites of pytest-mpi."""
+    return legacy_path(mpi_tmp_path)
 
 
 @pytest.fixture

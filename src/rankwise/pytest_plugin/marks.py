@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 from rankwise.pytest_plugin.options import closest_mark
 
@@ -133,7 +134,7 @@ def read_mark(found: pytest.Mark) -> SizeRequest:
 
 def _read_parallel(found: pytest.Mark) -> SizeRequest:
     requirements = ("world", "threads", "exclusive", "exclusive_numa_domain")
-    _refuse_unknown(found, ("n_procs", "nprocs", *requirements), positional=1)
+    _refuse_unknown(found, ("n_procs", "nprocs", N_PROCS, *requirements), positional=1)
     # `n_procs` is the name of pytest_parallel, `nprocs` that of mpi-pytest.
     values = [*found.args, *(v for name, v in found.kwargs.items() if name not in requirements)]
     if len(values) > 1:
@@ -220,8 +221,10 @@ def show_mark(found: pytest.Mark) -> str:
 
 
 SIZE_FIXTURE = "mpi_ranks"
+N_PROCS = "N_PROCS"
+"""The attribute of a TestCase that is the number of ranks of its tests, as for testflo."""
 # Of mpi-pytest: the most ranks that a mark may ask for.
-_MOST_RANKS = "PYTEST_MPI_MAX_NPROCS"
+_MOST_RANKS = ("PYTEST_MPI_MAX_NPROCS", "MPI_PYTEST_MAX_NPROCS")
 _SIZE = pytest.StashKey[int]()
 _REQUIREMENTS = pytest.StashKey[SizeRequest]()
 _TOO_FEW = pytest.StashKey[str]()
@@ -290,11 +293,35 @@ def settle_size(item: pytest.Item, override: int | None, available: int) -> int:
             f"cannot be used here: methods of unittest.TestCase cannot be parametrised, "
             f"nor can tests that a hook marks after they are collected; give one number"
         )
-    most = os.environ.get(_MOST_RANKS, "")
-    if most.isdecimal() and size > int(most):
-        raise pytest.UsageError(f"{item.nodeid}: {size} ranks are more than {_MOST_RANKS}={most}")
+    if size in request.sizes:
+        _refuse_too_many(item, size)
     item.stash[_SIZE] = size
     return size
+
+
+def _refuse_too_many(item: pytest.Item, size: int) -> None:
+    """Raise UsageError for a mark that asks for more ranks than mpi-pytest's variable allows."""
+    for name in _MOST_RANKS:
+        most = os.environ.get(name, "") or str(size)
+        if not most.isdecimal():
+            raise pytest.UsageError(f"{name}={most} is not a number of ranks: correct or unset it")
+        if size > int(most):
+            raise pytest.UsageError(f"{item.nodeid}: {size} ranks are more than {name}={most}")
+
+
+def read_class(item: TestCaseFunction) -> None:
+    """Mark a method of a TestCase that says for testflo how many ranks its tests need."""
+    if size := getattr(item.cls, N_PROCS, None):
+        # `set_comm` passes it on.
+        item.fixturenames.append("comm")
+        if closest_mark(item) is None:
+            item.add_marker(pytest.mark.parallel(**{N_PROCS: size}))
+
+
+def set_comm(item: pytest.Item) -> None:
+    """Set `self.comm` for a method of such a TestCase."""
+    if isinstance(item, TestCaseFunction) and getattr(item.cls, N_PROCS, None):
+        item.instance.comm = item.funcargs["comm"]
 
 
 def refuse_if_late(item: pytest.Item, found: pytest.Mark) -> None:

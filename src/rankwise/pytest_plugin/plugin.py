@@ -13,6 +13,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
+from _pytest.unittest import TestCaseFunction
 
 # A plain pytest loads this module too, and each other module takes a third of a millisecond: what a
 # plain pytest does not need is imported where it is used.
@@ -195,6 +196,8 @@ def _wants_workers(early_config: pytest.Config) -> bool:
 
 
 def _start_pool(early_config: pytest.Config, place: Place | None) -> None:
+    if sys.platform != "linux":
+        raise pytest.UsageError("--n-workers needs Linux; here, run mpirun -np N pytest")
     _postpone_garbage(early_config)
     from rankwise.pytest_plugin.workers.place import RunOptions, start_controller
 
@@ -278,6 +281,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     parametrize(metafunc, found, config.getoption("nprocs"), _available(config), label)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, TestCaseFunction) and hasattr(item.cls, "N_PROCS"):
+        from rankwise.pytest_plugin.marks import read_class
+
+        read_class(item)
+
+
 def _note_use(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Note whether tests use rankwise; it matters under mpirun, where the module is loaded."""
     if (usage := sys.modules.get("rankwise.pytest_plugin.worker_session")) is not None:
@@ -337,9 +347,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     found = closest_mark(item)
-    if found is not None and not _is_left_to_mpi_pytest(item.config):
-        from rankwise.pytest_plugin.marks import refuse_if_late
+    if found is None:
+        return
+    from rankwise.pytest_plugin.marks import refuse_if_late, set_comm
 
+    set_comm(item)
+    if not _is_left_to_mpi_pytest(item.config):
         refuse_if_late(item, found)
 
 
