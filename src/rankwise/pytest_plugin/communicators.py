@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -95,7 +96,9 @@ def _pickle_by_name(mpi: Any) -> None:
 
 
 # Own references: a test may have replaced these functions, and they are called in its middle.
-_monotonic, _sleep, _yield = time.monotonic, time.sleep, os.sched_yield
+_monotonic, _sleep = time.monotonic, time.sleep
+# On Windows, to sleep for no time is the same.
+_yield = getattr(os, "sched_yield", partial(time.sleep, 0))
 
 # A rank polls eagerly for this long while it waits for others, then it sleeps in between.
 _EAGER_SECONDS = 0.001

@@ -82,7 +82,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def tune(connection: socket.socket) -> None:
     """Have small messages sent at once, and notice within a minute that a machine is gone."""
-    if connection.family == socket.AF_UNIX:
+    if connection.family == getattr(socket, "AF_UNIX", None):
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     # Of 120 minutes, a minute: 20 s, and then 3 probes at intervals of 10 s.
@@ -96,7 +96,8 @@ def tune(connection: socket.socket) -> None:
 @contextlib.contextmanager
 def reachable(path: str) -> Iterator[str]:
     """Return a short name for a socket file; raises OSError when its folder is not there."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
+    # Without these names of descriptors, as on macOS, the system refuses a path that is too long.
+    if len(os.fsencode(path)) <= _LONGEST_PATH or not hasattr(os, "O_PATH"):
         yield path
         return
     folder, name = os.path.split(path)

@@ -31,12 +31,13 @@ from rankwise.pytest_plugin.verdict import merge_phases, write_part
 from rankwise.pytest_plugin.workers.worlds import World, abort_of
 
 _PHASES = ("setup", "call", "teardown")
-_MEANINGS: Mapping[int, str] = {
-    signal.SIGSEGV: "segmentation fault",
-    signal.SIGBUS: "bus error",
-    signal.SIGFPE: "arithmetic error",
-    signal.SIGILL: "illegal instruction",
-    signal.SIGABRT: "abort",
+# By name: not every system has all of them.
+_MEANINGS: Mapping[str, str] = {
+    "SIGSEGV": "segmentation fault",
+    "SIGBUS": "bus error",
+    "SIGFPE": "arithmetic error",
+    "SIGILL": "illegal instruction",
+    "SIGABRT": "abort",
 }
 
 
@@ -50,8 +51,8 @@ def describe_status(status: int | None, *, out_of_memory: bool = False) -> str:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    meaning = _MEANINGS.get(-status)
-    if status == -signal.SIGKILL and out_of_memory:
+    meaning = _MEANINGS.get(name)
+    if name == "SIGKILL" and out_of_memory:
         meaning = "the machine is out of memory"
     return f"was killed by {name}" + (f" ({meaning})" if meaning else "")
 

@@ -280,10 +280,11 @@ _STOP_SECONDS = 5.0
 _START = (
     "import os, sys; sys.path.insert(0, sys.argv[1]); "
     # For schedulers of other packages.
-    "sys.path += sys.argv[3].split(os.pathsep); "
-    "from rankwise.pytest_plugin.mpirun_coordinator import serve; "
-    "serve(int(sys.argv[2])); os._exit(0)"
+    "sys.path += sys.argv[2].split(os.pathsep); "
+    "from rankwise.pytest_plugin import mpirun_coordinator as one; "
+    "one.serve(0) if sys.argv[3] else one.serve_by_pipes(); os._exit(0)"
 )
+_THIS_MACHINE = "127.0.0.1"
 
 
 class CoordinatorProcess:
@@ -294,37 +295,64 @@ class CoordinatorProcess:
         # is there.
         flags = ["-I", "-S"] if scheduler in (None, *POLICIES) else ["-I"]
         source, places = str(Path(rankwise.__file__).parent.parent), os.pathsep.join(sys.path)
-        self._line, theirs = connections.pair()
-        with theirs:
-            # Not a copy of this process, in which MPI, or threads, may be at work.
-            self._process = subprocess.Popen(
-                [sys.executable, *flags, "-c", _START, source, str(theirs.fileno()), places],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+        start = [sys.executable, *flags, "-c", _START, source, places]
+        # Not a copy of this process, in which MPI, or threads, may be at work.
+        self._line: socket.socket | None = None
+        if hasattr(socket, "send_fds"):
+            self._line, theirs = connections.pair()
+            with theirs:
                 # Ctrl-C is for the ranks; the coordinator ends when rank 0 has.
-                start_new_session=True,
-            )
+                self._process = subprocess.Popen(
+                    [*start, "by socket"],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+        else:
+            # On Windows.
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen([*start, ""], stdin=pipe, stdout=pipe)
         self._folder: str | None = None
 
     def open(self, hosts: list[str]) -> dict[str, Any]:
-        """Let it listen for a rank on each of these hosts; returns what a rank needs to connect."""
-        if len(set(hosts)) > 1:
-            listener, address = connections.listen_on_host(hosts[0])
-        else:
-            self._folder = tempfile.mkdtemp(prefix="rankwise-")
-            listener, address = connections.listen_on_file(Path(self._folder) / "coordinator")
-        secret = secrets.token_hex(32)
-        folder = self._folder or ""
-        settings = json.dumps({"secret": secret, "width": len(hosts), "folder": folder}).encode()
+        """Let it listen for a rank on each of these hosts; returns what a rank needs to connect.
+
+        Raises OSError, or ValueError if it is gone.
+        """
+        secret, host, folder = secrets.token_hex(32), hosts[0], ""
+        if len(set(hosts)) == 1:
+            host, folder = _THIS_MACHINE, tempfile.mkdtemp(prefix="rankwise-")
+            self._folder = folder
+        settings = {"secret": secret, "width": len(hosts), "folder": folder, "host": host}
+        address = self._listen(settings)
+        return {"address": asdict(address), "secret": secret, "folder": folder}
+
+    def _listen(self, settings: dict[str, Any]) -> connections.Address:
+        message = json.dumps(settings).encode()
+        if self._line is None:
+            question, answer = self._process.stdin, self._process.stdout
+            assert question is not None
+            assert answer is not None
+            question.write(message + b"\n")
+            question.flush()
+            return connections.Address(**json.loads(answer.readline()))
+        try:
+            # On several machines there is no folder.
+            path = Path(settings["folder"] or os.devnull) / "coordinator"
+            listener, address = connections.listen_on_file(path)
+        except OSError:
+            # Nor has every system room for a long path.
+            listener, address = connections.listen_on_host(settings["host"])
         with listener:
             # The coordinator runs already: the open socket goes to it through the line.
-            socket.send_fds(self._line, [settings], [listener.fileno()])
-        return {"address": asdict(address), "secret": secret, "folder": folder}
+            socket.send_fds(self._line, [message], [listener.fileno()])
+        return address
 
     def stop(self) -> None:
         """End it and wait until it has ended; idempotent."""
-        self._line.close()
+        for line in (self._line, self._process.stdin):
+            if line is not None:
+                line.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -409,7 +437,7 @@ class MpirunLink:
         if self._coordinator is not None:
             try:
                 offer = self._coordinator.open(hosts), settle()
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 problem = f"rank 0 cannot be called by the others: {error}"
         offer = self.comm.bcast(offer, root=0)
         if offer is not None:

@@ -9,13 +9,15 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankwise.pytest_plugin import rank_status
-from rankwise.pytest_plugin.connections import Exchange, Header, Name
+from rankwise.pytest_plugin.connections import Exchange, Header, Name, listen_on_host, pair
 from rankwise.pytest_plugin.rank_status import AFTER, HangWatch, Overdue, RankStatus, StatusFiles
 from rankwise.pytest_plugin.schedulers.base import ScheduledTest
 from rankwise.pytest_plugin.schedulers.dispatcher import (
@@ -30,6 +32,7 @@ from rankwise.pytest_plugin.stacks import (
     describe_ranks,
     describe_stacks,
     hint_at_world,
+    is_alive,
 )
 
 # The rank that says what the suite is, and reports.
@@ -154,7 +157,8 @@ class RunWatch:
         for rank, pid in self._pids.items():
             if rank != but:
                 with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+                    # On Windows any signal ends a process at once.
+                    os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
     # Ranks that leave
 
@@ -210,7 +214,7 @@ class RunWatch:
         """Let no rank wait for one that is gone: kill each that does not end by itself."""
         deadline = time.monotonic() + _ABORT_SECONDS
         others = [pid for rank, pid in self._pids.items() if rank != _REPORTER]
-        while any(map(_exists, others)) and time.monotonic() < deadline:
+        while any(map(is_alive, others)) and time.monotonic() < deadline:
             time.sleep(0.05)
         self._kill(but=_REPORTER)
 
@@ -273,14 +277,6 @@ def _print(lines: list[str]) -> None:
     # The terminal may be gone.
     with contextlib.suppress(OSError):
         print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True
 
 
 def _list(title: str, names: list[str]) -> list[str]:
@@ -476,18 +472,39 @@ def serve(descriptor: int) -> None:
         line.settimeout(None)
         # Rank 0 sends this when MPI has started: only then it is known where the ranks are.
         message, descriptors, _, _ = socket.recv_fds(line, 4096, 1)
-        if not message:
-            return
-        settings = json.loads(message)
-        with socket.socket(fileno=descriptors[0]) as listener:
-            folder = settings["folder"]
-            coordinator = Coordinator(
-                listener, settings["secret"], width=settings["width"], folder=folder
-            )
-            coordinator.tether(line)
-            try:
-                coordinator.run()
-            finally:
-                # Leave nothing behind, also if rank 0 was killed before it could tidy up.
-                if folder:
-                    shutil.rmtree(folder, ignore_errors=True)
+        if message:
+            _serve(line, socket.socket(fileno=descriptors[0]), json.loads(message))
+
+
+def serve_by_pipes() -> None:
+    """Serve a run as the standard input says, and print where: Windows passes no sockets on."""
+    if not (message := sys.stdin.readline()):
+        return
+    settings = json.loads(message)
+    listener, address = listen_on_host(settings["host"])
+    print(json.dumps(asdict(address)), flush=True)
+    line, end = pair()
+
+    def await_end() -> None:
+        with end:
+            sys.stdin.read()
+
+    # No selector there waits for a pipe.
+    threading.Thread(target=await_end, daemon=True).start()
+    with line:
+        _serve(line, listener, settings)
+
+
+def _serve(line: socket.socket, listener: socket.socket, settings: Mapping[str, Any]) -> None:
+    folder = settings["folder"]
+    with listener:
+        coordinator = Coordinator(
+            listener, settings["secret"], width=settings["width"], folder=folder
+        )
+        coordinator.tether(line)
+        try:
+            coordinator.run()
+        finally:
+            # Leave nothing behind, also if rank 0 was killed before it could tidy up.
+            if folder:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -57,7 +57,8 @@ class LastWords:
 
 
 # Own references: a test may have replaced these functions, and they are called in its middle.
-_dup2, _lseek, _pread, _ftruncate = os.dup2, os.lseek, os.pread, os.ftruncate
+_dup2, _lseek, _ftruncate = os.dup2, os.lseek, os.ftruncate
+_pread: Any = getattr(os, "pread", None)  # For a pool: Windows has neither.
 
 _STREAMS = {"stdout": 1, "stderr": 2}
 
@@ -183,7 +184,7 @@ class SilentReporter(TerminalReporter):  # type: ignore[misc]
 
     def __init__(self, config: pytest.Config, *, columns: int) -> None:
         # Never closed: other plugins may write to it until the process ends.
-        super().__init__(config, Path("/dev/null").open("w"))  # noqa: SIM115
+        super().__init__(config, Path(os.devnull).open("w"))  # noqa: SIM115
         # What tests write is shown in a terminal of that width.
         self._tw.fullwidth = columns
         self._replaced: TerminalWriter | None = None

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from _pytest.nodes import Node
 
 # Own references: a test may have replaced these functions, and they are called in its middle.
-_fstat, _pread, _write, _exit = os.fstat, os.pread, os.write, os._exit
+_fstat, _write, _exit = os.fstat, os.write, os._exit
+_pread: Any = getattr(os, "pread", None)  # For a pool: Windows has neither.
 
 _TAIL_BYTES = 1 << 16
 # mpiexec ends the ranks sooner. If not, an MPI program that the test has started has printed that.

@@ -26,8 +26,10 @@ def describe_ranks(ranks: Iterable[int], size: int) -> str:
     return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)} of {size}"
 
 
-# Real-time signals are used by hardly anyone, unlike SIGUSR1 and SIGUSR2.
-STACK_SIGNAL: int = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+# Real-time signals are used by hardly anyone, unlike SIGUSR1 and SIGUSR2. macOS has none of them;
+# Windows has no such signal at all, and ranks there are not asked (0).
+_USUAL_SIGNAL = getattr(signal, "SIGUSR2", 0)
+STACK_SIGNAL: int = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else _USUAL_SIGNAL
 
 _LOOK_SECONDS = 0.01
 
@@ -82,7 +84,8 @@ class StackFile:
         self._file = path.open("wb", buffering=0)
         # The signal may reach any thread, and a thread's place in the list is no promise.
         self._file.write(f"Main thread 0x{threading.main_thread().ident:016x}\n".encode())
-        faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True, chain=False)
+        if STACK_SIGNAL:
+            faulthandler.register(STACK_SIGNAL, file=self._file, all_threads=True, chain=False)
 
 
 # The asking side
@@ -106,6 +109,10 @@ class _Question(NamedTuple):
             if self.path.stat().st_size <= self.start or _deaf_threads(self.process) - self.deaf:
                 return None
             text = self.path.read_bytes()
+            if not _shows_processes():
+                time.sleep(_LOOK_SECONDS)
+                if self.path.stat().st_size > len(text):
+                    return None
         except OSError:
             return None
         header, new = text[: self.start].partition(b"\n")[0], text[self.start :]
@@ -153,7 +160,24 @@ def _ask(process: int, path: Path) -> _Question | None:
 def _can_answer(process: int) -> bool:
     """Return whether the process runs and has our handler; the signal would end any other."""
     status = _status(Path(f"/proc/{process}/status"))
+    if not status and not _shows_processes():
+        # Its StackFile is all that tells of the handler.
+        return is_alive(process)
     return status.get("State", "X")[0] not in "TtXZ" and _has_signal(status.get("SigCgt", "0"))
+
+
+def _shows_processes() -> bool:
+    """Return whether there are files that say what processes are at: not so on macOS."""
+    return Path("/proc/self").exists()
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process exists; False on Windows, where 0 is Ctrl-C."""
+    if STACK_SIGNAL:
+        with contextlib.suppress(OSError):
+            os.kill(process, 0)
+            return True
+    return False
 
 
 def _deaf_threads(process: int) -> frozenset[str]:
