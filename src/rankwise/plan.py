@@ -27,6 +27,8 @@ NOTIFIED = "rankwise.notify"
 """The tag of a run with the names of its recipients, separated by commas."""
 REPEATED = "repeats"
 """The tag that names what a task is one more try of."""
+CASES = "cases.log"
+"""What the runner writes of a program that says which of its cases begins, for each process."""
 PART = "part"
 """The tag that says what a task of a cell of a matrix is: `environment` or `test`."""
 LOOK = "environment"
@@ -307,7 +309,8 @@ class Task:
     ends_run: bool = False
     """Whether its failure ends the run: what runs is cancelled, and nothing more starts."""
     results: str = ""
-    """A JUnit file in the attempt's folder, with what became of single tests in it."""
+    """A JUnit file in the attempt's folder, with what became of single tests in it; or CASES, which
+    processes have in theirs."""
     place: str = ""
     """Where it is asked for: FILE:LINE:COLUMN."""
     notes: tuple[str, ...] = ()

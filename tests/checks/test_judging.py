@@ -528,3 +528,58 @@ def test_a_task_whose_tests_failed_says_what_was_wrong_with_them(
     task = Task(key="a", processes=(process,), results="results.xml")
     end, _ = judge_tests(task, tmp_path, AttemptEnd(outcome="failed", exit_code=1))
     assert end.reason == reason
+
+
+# Cases of a program that says which of them begins
+
+
+def judged_cases(folder: Path, outcome: str, **logs: str) -> tuple[AttemptEnd, list[ResultRow]]:
+    for name, text in logs.items():
+        place = folder / "processes" / name
+        place.mkdir(parents=True)
+        (place / "cases.log").write_text(text)
+        (place / "output.log").write_text("what went wrong\n")
+    task = Task(
+        key="a", processes=(), results="cases.log", environment={"RANKWISE_CASES": "Running:"}
+    )
+    end = AttemptEnd(outcome=outcome, exit_code=int(outcome != "passed"), reason="why", ended=104.5)
+    end, tests = judge(task, folder, end)
+    return end, list(tests)
+
+
+THREE = """\
+101.5 DEBUG Running: \x1b[31mtwo\x1b[0m words
+100.000000 Running: one
+[rankwise: 12 bytes are left out here]
+soon Running: no time
+102.0 Running:
+103.5 INFO Running: three
+"""
+
+
+def test_a_case_lasts_until_the_next_one_begins(tmp_path: Path) -> None:
+    end, tests = judged_cases(
+        tmp_path, "passed", launcher="", rank1=THREE, rank2="1.0 Running: x\n"
+    )
+    assert end.outcome == "passed"
+    assert tests == [
+        ResultRow(name="one", state=State.PASSED, seconds=1.5),
+        ResultRow(name="two words", state=State.PASSED, seconds=2.0),
+        ResultRow(name="three", state=State.PASSED, seconds=1.0),
+    ]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "crashed", "timed out", "lost", "cancelled"])
+def test_the_last_case_ended_as_the_program_did(tmp_path: Path, outcome: str) -> None:
+    end, tests = judged_cases(tmp_path, outcome, worker=THREE)
+    assert end.outcome == outcome
+    assert [one.state for one in tests] == [State.PASSED, State.PASSED, State.FAILED]
+    assert tests[-1].message == "why\n  | what went wrong"
+    assert ("1 of 3 tests failed: three: why" in end.reason) == (outcome == "failed")
+
+
+@pytest.mark.parametrize("text", ["", "nothing\n", "1.0 Running: \n"])
+def test_a_program_without_a_case_has_not_passed(tmp_path: Path, text: str) -> None:
+    end, tests = judged_cases(tmp_path, "passed", worker=text)
+    assert (end.outcome, tests) == ("failed", [])
+    assert end.reason == "no test results: no line has 'Running:'"

@@ -12,6 +12,7 @@ import shlex
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankwise.node.files import Beside, Locked, lock, unlock, write_file
-from rankwise.node.output import ProcessLog, Redactor
+from rankwise.node.output import CaseLog, ProcessLog, Redactor
 from rankwise.records import read_exports
 from tests.node.test_runner import Attempt, process, python
 
@@ -51,6 +52,35 @@ def test_streams_are_kept_apart_as_well_if_asked(tmp_path: Path) -> None:
     assert (folder / "worker-0/stderr.log").read_text() == "err\n"
     assert sorted(attempt.log("worker-0").splitlines()) == ["err", "out", "out again"]
     assert not (folder / "worker-1/stdout.log").exists()
+
+
+def test_lines_that_begin_a_case_are_kept_with_their_times(tmp_path: Path) -> None:
+    lines = (
+        "echo a Case: one; printf 'no end of a line: '; echo; echo Case: two >&2; printf 'Case: 3'"
+    )
+    for streams in ("together", "apart"):
+        variables = {"RANKWISE_CASES": "Case:", "RANKWISE_STREAMS": streams}
+        worker = process("worker-0", lines, environment=variables)
+        (tmp_path / streams).mkdir()
+        attempt = Attempt(tmp_path / streams, worker)
+        before = time.time()
+        attempt.run()
+        found = (attempt.folder / "processes/worker-0/cases.log").read_text().splitlines()
+        times, texts = zip(*(line.split(" ", 1) for line in found), strict=True)
+        assert sorted(texts) == ["Case: 3", "Case: two", "a Case: one"]
+        assert all(before <= float(one) <= time.time() for one in times)
+        assert "no end of a line: \n" in attempt.log("worker-0")
+
+
+def test_a_line_without_end_is_not_kept_for_the_cases(tmp_path: Path) -> None:
+    log = CaseLog(str(tmp_path), 10_000, "Case:")
+    log.write(b"Case: " + b"x" * 10_000_000)
+    log.write(b"y" * 10_000_000)
+    log.write(b"\nCase: next")
+    log.close()
+    long, after = (tmp_path / "cases.log").read_bytes().splitlines()
+    assert len(long) < 1_000_000
+    assert after.endswith(b" Case: next")
 
 
 def test_secrets_are_kept_out_of_each_stream(tmp_path: Path) -> None:

@@ -106,6 +106,17 @@ def test_pytest_writes_its_results_into_the_folder_of_the_attempt(folder: Path) 
     assert command.endswith("/results.xml")
 
 
+def test_a_program_with_cases_is_run_so_that_they_have_durations(folder: Path) -> None:
+    tests = "- {run: b_test.py, cases: 'Running:'}\n- {run: b_test.py, cases: x, environment_variables: "
+    first, second = planned(folder, f"{tests}{{PYTHONUNBUFFERED: ''}}}}\n").tasks
+    assert first.results == "cases.log"
+    assert first.environment["RANKWISE_CASES"] == "Running:"
+    assert first.environment["PYTHONUNBUFFERED"] == "1"
+    assert second.environment["PYTHONUNBUFFERED"] == ""
+    with pytest.raises(InputError, match=r"tests of pytest are shown one by one without it"):
+        planned(folder, "- {pytest: tests, cases: 'Running:'}\n")
+
+
 def test_tests_may_work_in_copies_of_a_folder(folder: Path) -> None:
     task = only(folder, "- a_test.py\n", "code: more\n")
     assert (task.code, task.timeout) == (str(folder / "more"), 5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -100,6 +101,7 @@ def run(shop: Shop, tests: str, *options: str) -> Said:
     return shop.rankwise("run", "suite.yaml", *options)
 
 
+SEARCH = f"{sys.executable} -m rankwise.cli.main logs | grep 'Running: Dummy distributed tests'"
 RANKS_OF_TWO = [f"rank {rank} of 2, NCCL_DEBUG is INFO" for rank in range(2)]
 
 
@@ -307,13 +309,66 @@ def test_the_log_shows_that_a_new_test_ran(shop: Shop) -> None:
     tests = "  - run: python orttraining_distributed_tests.py\n"
     tests += "    checks: ['Running: Dummy distributed tests']\n"
     assert run(shop, tests).exit_code == 0
-    search = f"{sys.executable} -m rankwise.cli.main logs | grep 'Running: Dummy distributed tests'"
-    assert type_in_shop(shop, search).returncode == 0
+    assert type_in_shop(shop, SEARCH).returncode == 0
     without = DRIVER.replace("    run_dummy_distributed_tests(cwd, log)\n", "")
     shop.write("orttraining_distributed_tests.py", without)
     said = run(shop, tests)
     assert said.exit_code == 1, said
-    assert type_in_shop(shop, search).returncode == 1
+    assert type_in_shop(shop, SEARCH).returncode == 1
+
+
+CASES = """\
+  - run: python orttraining_distributed_tests.py
+    cases: 'Running:'
+"""
+
+
+def cases_of(shop: Shop) -> list[tuple[str, str]]:
+    said = json.loads(shop.rankwise("status", "--json").output)["results"]
+    return [(one["name"], one["state"]) for one in said["orttraining_distributed_tests"]]
+
+
+@sentence(PAGE, ran="rankwise run suite.yaml, with `cases: 'Running:'`")
+@sentence(
+    PAGE,
+    ran="rankwise run suite.yaml --junit results.xml, with `cases: 'Running:'`",
+    said="log.debug('Running: Dummy distributed tests')",
+)
+def test_each_function_of_the_driver_is_a_case(shop: Shop) -> None:
+    """Create a new function: each that logs `Running: NAME` shows with a verdict of its own."""
+    shop.write("checkpoint_test.py", "import time\ntime.sleep(0.3)\n")
+    said = run(shop, CASES, "--junit", "results.xml")
+    assert said.exit_code == 0, said
+    names = ["Checkpoint tests", "Dummy distributed tests"]
+    assert cases_of(shop) == [(name, "passed") for name in names]
+    found = ElementTree.parse(shop.folder / "results.xml").getroot().findall(".//testcase")
+    assert [case.get("name") for case in found] == names
+    assert float(found[0].get("time", "0")) >= 0.3
+    assert type_in_shop(shop, SEARCH).returncode == 0
+
+
+@sentence(PAGE, ran="rankwise run suite.yaml --junit results.xml, with `cases: 'Running:'`")
+def test_the_case_that_ran_when_the_driver_failed_is_the_one_that_failed(shop: Shop) -> None:
+    """run_subprocess(…).check_returncode(): ensure that there are no failures."""
+    shop.write("dummy_distributed_test.py", "assert False, 'the dummy fails'\n")
+    said = run(shop, CASES, "--junit", "results.xml")
+    assert said.exit_code == 1, said
+    assert "1 of 2 tests failed: Dummy distributed tests" in said.output, said
+    assert cases_of(shop) == [("Checkpoint tests", "passed"), ("Dummy distributed tests", "failed")]
+    (failure,) = ElementTree.parse(shop.folder / "results.xml").getroot().findall(".//failure")
+    assert "returned non-zero exit status 1" in (failure.text or ""), failure.text
+    shop.write("checkpoint_test.py", "raise SystemExit(4)\n")
+    assert run(shop, CASES).exit_code == 1
+    assert cases_of(shop) == [("Checkpoint tests", "failed")]
+
+
+@sentence(PAGE, ran="rankwise run suite.yaml, with `cases: 'Running:'` and no such line")
+def test_a_driver_that_names_no_case_is_not_green(shop: Shop) -> None:
+    """Make sure to search for it to ensure that the newly added tests were successfully run."""
+    shop.write("orttraining_distributed_tests.py", "print('nothing to do')\n")
+    said = run(shop, CASES)
+    assert said.exit_code == 1, said
+    assert "no test results: no line has 'Running:'" in said.output, said
 
 
 @sentence(PAGE, ran="rankwise run suite.yaml: `files: '*_distributed_test.py'`")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import operator
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,9 @@ from rankwise.checks import json_path, sources
 from rankwise.checks.call_function import call
 from rankwise.checks.sources import AttemptOutput, CheckedText, Missing, TooLong
 from rankwise.files import open_left
-from rankwise.plan import Check, Task
-from rankwise.records import AttemptEnd
-from rankwise.safe_text import harmless
+from rankwise.plan import CASES, Check, Task
+from rankwise.records import LOGS, AttemptEnd, process_folders
+from rankwise.safe_text import harmless, one_line
 from rankwise.store.rows import ResultRow, State
 from rankwise.wording import headline_of
 
@@ -62,13 +63,17 @@ def judge_tests(
     """Read what became of the single tests of a task, and say how it has ended after all."""
     if not task.results:
         return end, ()
+    begin = task.environment["RANKWISE_CASES"] if task.results == CASES else ""
     try:
-        tests = list(read_tests(folder / task.results, redact))
-    except (OSError, ValueError) as error:
+        if begin:
+            tests = read_cases(folder, begin, end)
+        else:
+            tests = list(read_tests(folder / task.results, redact))
+    except (OSError, ValueError, Missing) as error:
         tests = []
         problem = str(error)
     else:
-        problem = f"{task.results} names no test"
+        problem = f"no line has {begin!r}" if begin else f"{task.results} names no test"
     if end.outcome == "passed" and not tests:
         reason = f"no test results: {problem}"
         return dataclasses.replace(end, outcome="failed", reason=reason), ()
@@ -124,6 +129,40 @@ def read_tests(path: Path, redact: Callable[[str], str] = str) -> Iterator[Resul
             seconds=_seconds(case.get("time", "")),
             message=message,
         )
+
+
+def read_cases(folder: Path, begin: str, end: AttemptEnd) -> list[ResultRow]:
+    """Return the cases that a program has begun one after the other; the last one ended as it did.
+
+    Of ranks that all say so, the first one counts. Raises Missing.
+    """
+    found = ((place, begun) for place in process_folders(folder) if (begun := _begun(place, begin)))
+    place, begun = next(found, (folder, []))
+    ends = [*(when for when, _ in begun[1:]), end.ended or 0.0]
+    rows = [
+        ResultRow(name=name, state=State.PASSED, seconds=max(0.0, until - since))
+        for (since, name), until in zip(begun, ends, strict=False)
+    ]
+    if rows and end.outcome != State.PASSED:
+        log = CheckedText(name=place.name, text=sources.read_text(place / LOGS[-1]))
+        message = f"{end.reason}{sources.quote(sources.last_lines([log]))}"
+        rows[-1] = dataclasses.replace(rows[-1], state=State.FAILED, message=message)
+    return rows
+
+
+def _begun(place: Path, begin: str) -> list[tuple[float, str]]:
+    """Return when a process has begun which case."""
+    found = []
+    for name in (part.replace("output.log", CASES) for part in LOGS):
+        if (place / name).exists():
+            for line in sources.read_text(place / name).splitlines():
+                when, _, text = line.partition(" ")
+                case = one_line(text.partition(begin)[2], _LONGEST_HEADLINE)
+                # Others say that some are missing.
+                if case and re.fullmatch(r"\d+\.\d+", when):
+                    found.append((float(when), case))
+    # Each stream has its own order.
+    return sorted(found, key=operator.itemgetter(0))
 
 
 def _message(element: ElementTree.Element, redact: Callable[[str], str]) -> str:

@@ -80,7 +80,7 @@ class MatrixTest(SuiteTest):
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from super().conflicts(contents)
         if contents.get("suite") is not None:
-            own = ("ranks", "nodes", "launcher", "checks", "restart", "requires")
+            own = ("ranks", "nodes", "launcher", "checks", "restart", "requires", "cases")
             for name in given_in(contents, own):
                 yield Conflict((name,), f"`{name}` goes with the tests in the suite itself")
 

@@ -44,6 +44,8 @@ class SuiteTest(Model):
     """A pattern: each script that it finds is a test."""
     pytest: values.Text = Field(default="", examples=["tests/ --n-workers=4"])
     """Arguments of pytest, whose tests show one by one in the report."""
+    cases: values.Text = Field(default="", examples=["Running:"])
+    """What the test prints before the name of each of its cases, which then show one by one."""
     name: values.Name = ""
     """What it is called; none given: made from the script or the command."""
     ranks: values.Ranks | None = Field(default=None, examples=[4])
@@ -68,6 +70,8 @@ class SuiteTest(Model):
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from cls.exactly_one(contents, cls.kinds, "a test")
+        if contents.get("cases") is not None and contents.get("pytest") is not None:
+            yield Conflict(("cases",), "tests of pytest are shown one by one without it")
         # One entry can find many tests, and a name must be unique.
         if contents.get("name") is not None and contents.get("files") is not None:
             yield Conflict(("name",), "tests that are found are named after their files")

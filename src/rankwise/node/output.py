@@ -4,13 +4,15 @@ The output of a process is kept in up to three files that never hold more than s
 together: output.log, which is written, output.log.1, which it was before it was full, and
 output.log.first, the beginning, where settings and versions stand; it ends in a line that says how
 much is missing. With RANKWISE_STREAMS=apart there are stdout.log and stderr.log as well, in the
-same way.
+same way. With RANKWISE_CASES=TEXT there is cases.log, which has each line with this text, after
+the time when it came.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import time
 
 from .files import CHUNK_BYTES, quote, rename, try_to, write_file
 
@@ -253,6 +255,27 @@ class ProcessLog:
         except OSError:
             pass  # There is none yet, or it was removed.
         rename(self._path, older)
+
+
+class CaseLog(ProcessLog):
+    """The lines by which a program says which of its cases begins, each after the time."""
+
+    def __init__(self, folder: str, limit: int, begin: str) -> None:
+        super().__init__(folder, limit, "cases.log")
+        self._begin = begin.encode(errors="surrogateescape")
+        self._rest = b""
+
+    def write(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        # A line that does not end is not kept whole: a case has a name, not a text.
+        self._rest = rest[:CHUNK_BYTES]
+        for line in lines:
+            if self._begin in line:
+                super().write(f"{time.time():f} ".encode() + line + b"\n")
+
+    def close(self) -> None:
+        self.write(b"\n")
+        super().close()
 
 
 def open_log(path: str) -> int:

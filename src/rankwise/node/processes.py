@@ -9,7 +9,7 @@ import sys
 import time
 
 from .files import CHUNK_BYTES, listed, say, try_to
-from .output import OutputStream, ProcessLog, Redactor
+from .output import CaseLog, OutputStream, ProcessLog, Redactor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -214,8 +214,7 @@ class Child:
     ) -> None:
         """Start it, with a log if there is a redactor; one that cannot be has ended at once."""
         self._started = time.time()
-        is_apart = environment.get("RANKWISE_STREAMS") == "apart"
-        sinks = self._open_streams(redactor, is_apart=is_apart) if redactor else []
+        sinks = self._open_streams(redactor, environment) if redactor else []
 
         def connect_and_prepare() -> None:
             for number, sink in ((1, sinks[0]), (2, sinks[-1])) if sinks else ():
@@ -230,12 +229,16 @@ class Child:
             for sink in sinks:
                 os.close(sink)
 
-    def _open_streams(self, redactor: Redactor, *, is_apart: bool) -> list[int]:
+    def _open_streams(self, redactor: Redactor, environment: Mapping[str, str]) -> list[int]:
         """Make a pipe for all that it writes, or one for each stream; return the ends to write."""
         sinks = []
+        is_apart = environment.get("RANKWISE_STREAMS") == "apart"
+        begin = environment.get("RANKWISE_CASES")
         for names in (["stdout.log"], ["stderr.log"]) if is_apart else ([],):
             source, sink = os.pipe()
             own = [ProcessLog(self.folder, self._log_bytes, name) for name in names]
+            if begin:
+                own.append(CaseLog(self.folder, self._log_bytes, begin))
             for log in (self.log, *own):
                 log.check()
             self.streams.append(OutputStream(source, redactor.twin(), [self.log, *own]))

@@ -23,7 +23,7 @@ from rankwise.errors import InputError
 from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
-from rankwise.plan import Resources, Task, filled_in, later
+from rankwise.plan import CASES, Resources, Task, filled_in, later
 from rankwise.planning.jobs import facts_for, gpus_of, launchers_in, restart_of
 from rankwise.planning.planner import Planned, PlanOptions, free_name
 from rankwise.wording import code, nearest
@@ -293,7 +293,7 @@ class SuitePlanner:
             task,
             width=max(task.width, int(width[1]) if width else 0),
             is_optional=bool(case.said("optional")),
-            results=RESULTS if case.entry.pytest else "",
+            results=RESULTS if case.entry.pytest else CASES if case.entry.cases else "",
             place=self._place(case.index),
         )
         return with_checks(task, checks)
@@ -327,7 +327,12 @@ class SuitePlanner:
             ),
             instance_count=nodes if kind != "mpi" or ranks is not None else None,
             process_count_per_instance=ranks // nodes if ranks is not None else None,
-            environment={**model.environment_variables, **entry.environment_variables},
+            environment={
+                # Otherwise Python keeps what it prints until the end, and no case has a duration.
+                **({"PYTHONUNBUFFERED": "1", "RANKWISE_CASES": entry.cases} if entry.cases else {}),
+                **model.environment_variables,
+                **entry.environment_variables,
+            },
             secrets=tuple(model.secrets),
             timeout=case.said("timeout") or model.timeout,
             restart=restart_of(entry.restart),
