@@ -56,6 +56,15 @@ def test_a_job_runs_on_a_host_and_comes_back(tmp_path: Path, server: Sshd) -> No
         )
 
 
+def test_cases_of_a_driver_come_back_with_its_logs(tmp_path: Path, server: Sshd) -> None:
+    with ssh_shop(tmp_path, server) as shop:
+        shop.write("driver.py", "print('Case: one')\nprint('Case: two')\nraise SystemExit(3)\n")
+        test = "{run: python driver.py, name: driver, cases: 'Case:'}"
+        said = run(shop, f"type: Suite\ncompute: hosts\ncode: .\ntests: [{test}]\n")
+        assert said.exit_code == 3, said
+        assert "1 of 2 tests failed: two" in said.output, said
+
+
 def test_a_connection_is_made_where_the_name_of_the_temporary_folder_is_long_and_awkward(
     tmp_path: Path, server: Sshd
 ) -> None:

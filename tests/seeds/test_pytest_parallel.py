@@ -334,6 +334,11 @@ def test_static_uses_idle_processes(example: Project) -> None:
 @sentence(README, ran="mpirun -np 4 pytest --scheduler=dynamic test_pytest_parallel.py")
 @sentence(
     README,
+    ran="mpirun -np 4 pytest --scheduler=dynamic test_together.py",
+    said="It sends work to idle processes until all are busy, or not enough of them are ready.",
+)
+@sentence(
+    README,
     ran="MPI4PY_RC_THREAD_LEVEL=single mpirun -np 4 pytest --scheduler=dynamic …",
     said="No thread level is required: MPI_THREAD_SINGLE is fine.",
 )
@@ -358,6 +363,9 @@ def test_dynamic_starts_the_largest_tests_first(example: Project) -> None:
     assert outcome.counts() == {"passed": 4}, outcome
     begun = [name for what, name, _ in notes(example) if what == "begin"]
     assert begun.index("C") < begun.index("A")
+    example.write({"test_together.py": TOGETHER})
+    outcome = type_line(example, "mpirun -np 4 pytest --scheduler=dynamic test_together.py")
+    assert outcome.counts() == {"passed": 4}, outcome
 
 
 # Schedulers that isolate processes
@@ -368,6 +376,8 @@ ISOLATED = """
 
     import pytest_parallel
     from notes import note
+
+    note("loaded", os.getpid())
 
     @pytest_parallel.mark.parallel(2)
     def test_two(comm):
@@ -400,6 +410,16 @@ ISOLATED = """
     ran="pytest --n-workers=4 --scheduler=shell test_isolated.py",
     said="Even if a test crashes, other tests are not impacted, and errors are reported correctly.",
 )
+@sentence(
+    README,
+    ran="pytest --n-workers=4 --scheduler=shell test_isolated.py",
+    said="Each process loads the Python modules: if you have many fast tests, start-up times add up.",
+)
+@sentence(
+    README,
+    ran="pytest --n-workers=4 --scheduler=shell test_isolated.py",
+    said="A process that crashed has sent no report: a crash report is created.",
+)
 def test_shell_starts_processes_for_each_test(example: Project) -> None:
     """The shell scheduler: you launch pytest directly, and specify --n-workers."""
     line = "pytest --n-workers=4 --scheduler=shell test_pytest_parallel.py"
@@ -415,6 +435,8 @@ def test_shell_starts_processes_for_each_test(example: Project) -> None:
     assert "rank 1" in outcome.output, outcome
     assert "SIGABRT" in outcome.output, outcome
     found = notes(example)
+    # All of them are copies of one process.
+    assert found.pop(0)[0] == "loaded"
     assert sorted(name for name, _ in found) == sorted(
         ["two"] * 2 + ["crashes"] * 3 + ["three"] * 3 + ["one"]
     )
