@@ -25,6 +25,8 @@ REPORTED = "rankwise.report"
 """The tag of a run that is followed by a report: `when-complete`."""
 NOTIFIED = "rankwise.notify"
 """The tag of a run with the names of its recipients, separated by commas."""
+MERGED = "rankwise.merged"
+"""The tag of a run that was merged from another store: which run it was there."""
 REPEATED = "repeats"
 """The tag that names what a task is one more try of."""
 CASES = "cases.log"
@@ -329,6 +331,18 @@ class Task:
 def is_look(task: Task) -> bool:
     """Return whether a task only looks at what a cell of a matrix has around it."""
     return task.tags.get(PART) == LOOK
+
+
+ANALYSIS = "analysis"
+"""The role, and the name, of the task that makes something of what the others have measured."""
+
+EARLIER = ".earlier"
+"""The file of such a task that names trials that are not in its run: earlier ones count."""
+
+
+def is_analysis(task: Task) -> bool:
+    """Return whether a task makes something of what the tasks that it needs have measured."""
+    return any(process.role == ANALYSIS for process in task.processes[:1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ def test_verbs_and_what_may_stand_in_their_place(complete: Complete) -> None:
     assert complete("") == [*VERBS, "help"]
     assert complete("re") == [verb for verb in VERBS if verb.startswith("re")]
     assert complete("--v") == ["--version"]
-    assert complete("help", "st") == ["status"]
+    assert complete("help", "sta") == ["status"]
     assert complete("frobnicate", "s") == []
 
 
@@ -219,7 +219,7 @@ def _loaded(words: list[str], shell: str = "bash") -> tuple[str, set[str]]:
 
 def test_completion_loads_only_what_it_needs(store: Store) -> None:
     passed_run(store)
-    said, loaded = _loaded(["st"])
+    said, loaded = _loaded(["sta"])
     assert said.split() == ["status"]
     assert "typer" not in loaded
     said, loaded = _loaded(["status", "j"])

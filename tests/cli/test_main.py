@@ -148,7 +148,7 @@ def _loaded(*arguments: str) -> set[str]:
 
 def test_shells_can_ask_for_completions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_RANKWISE_COMPLETE", "complete_bash")
-    monkeypatch.setenv("COMP_WORDS", "rankwise st")
+    monkeypatch.setenv("COMP_WORDS", "rankwise sta")
     monkeypatch.setenv("COMP_CWORD", "1")
     line = [sys.executable, "-m", "rankwise.cli.main"]
     done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)

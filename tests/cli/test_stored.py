@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rankwise.plan import Plan
 from rankwise.store import State, Store
 from rankwise.store.store import driving
 from tests.cli.conftest import FakeEngine, Said
@@ -292,3 +293,38 @@ def test_a_number_that_no_store_can_take_is_refused(
     said = rankwise(*words, "9" * 20)
     assert said.code == 2
     assert "is not in the range 1<=x<=1000000000" in said.err
+
+
+# `rankwise store merge`
+
+
+def test_the_store_of_another_site_is_merged_once(
+    rankwise: Rankwise, store: Store, project: Path
+) -> None:
+    passed_run(store)
+    other = project / "site b's"
+    with Store.open(other) as there:
+        plan = Plan(name="job", kind="PytorchJob", tasks=(one_task(),))
+        run = there.create_run(plan, "", now=BEGUN + 1)
+        there.task_over(run, "train", State.CANCELLED, now=BEGUN + 2)
+        there.run_ended(run, State.CANCELLED, exit_code=130, now=BEGUN + 2)
+        make_run(there, name="going-on")
+    said = rankwise("store", "merge", str(other))
+    assert (said.code, said.out.splitlines()) == (
+        0,
+        [
+            "1 run merged, 0 samples",
+            "  job-1 is job-2 here: job-1 was taken",
+            "  not over there, merge again later: going-on-1",
+        ],
+    )
+    assert rankwise("status", "job-2").out.startswith("job-2  cancelled")
+    again = rankwise("store", "merge", str(other / "store.db")).out.splitlines()
+    assert again[:2] == ["0 runs merged, 0 samples", "  1 run known already"]
+
+
+def test_what_is_no_store_is_not_merged(rankwise: Rankwise, project: Path) -> None:
+    said = rankwise("store", "merge", "nowhere.db")
+    assert (said.code, said.err) == (2, "rankwise: nowhere.db: there is no store to merge\n")
+    assert not (project / ".rankwise").exists()
+    assert rankwise("store", "split", "nowhere.db").code == 2

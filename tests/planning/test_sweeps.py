@@ -16,7 +16,7 @@ from rankwise.documents.sweep import Range, Sweep
 from rankwise.errors import InputError
 from rankwise.plan import Resources, Task, claim_of, show
 from rankwise.planning import plan_from
-from rankwise.planning.selection import is_met
+from rankwise.planning.selection import Selection, is_met
 from rankwise.planning.sweeps import SweepCase, cases_of
 
 _SITE = """\
@@ -373,3 +373,64 @@ def test_nodes_of_an_added_case_may_be_written_in_any_way_that_numbers_are(tmp_p
     path = tmp_path / "sweep.yaml"
     path.write_text("type: Sweep\ncommand: run\ntrials: 1\nadd: [{nodes: 0x2}, {nodes: +3}]\n")
     assert [task.nodes for task in plan_from([path])[0].tasks] == [1, 2, 3]
+
+
+ANALYSED = "type: Sweep\ncommand: run ${{a}}\nprepare: make\nparameters: {a: [1, 2]}\ntrials: 1\n"
+
+
+def test_an_analysis_follows_all_trials_however_they_end_on_this_machine(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    (tmp_path / "rankwise.toml").write_text(
+        '[compute.queue]\nbackend = "slurm"\n[runtime.plots]\nrequirements = ["matplotlib"]\n'
+    )
+    path.write_text(
+        f"{ANALYSED}compute: queue\n"
+        "analysis: {run: python plot.py, environment: plots, timeout: 1m}\n"
+    )
+    plan, _ = plan_from([path])
+    analysis = plan.task("analysis")
+    assert analysis.needs == ("a-1.t1", "a-2.t1")
+    assert (analysis.when, analysis.compute, analysis.timeout) == ("always", "local", 60)
+    assert analysis.runtime.name == "plots"
+    assert analysis.files["run.sh"] == "python plot.py\n"
+    assert plan.task("a-1.t1").compute == "queue"
+
+
+def test_what_is_left_out_of_a_run_is_named_to_its_analysis(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"{ANALYSED}analysis: python plot.py\n")
+    plan, _ = plan_from([path], wanted=Selection(only=("a-2.*",)))
+    assert [task.key for task in plan.tasks] == ["prepare", "a-2.t1", "analysis"]
+    analysis = plan.task("analysis")
+    assert (analysis.needs, analysis.files[".earlier"]) == (("a-2.t1",), "a-1.t1")
+    plan, _ = plan_from([path], wanted=Selection(failed=("a-1.t1",)))
+    assert [task.key for task in plan.tasks] == ["prepare", "a-1.t1", "analysis"]
+    assert plan.notices[-1] == "1 of 4 tasks did not pass in the last run"
+    plan, _ = plan_from([path], wanted=Selection(only=("analysis",)))
+    assert [(task.key, task.needs) for task in plan.tasks] == [("analysis", ())]
+    shares = [plan_from([path], wanted=Selection(shard=(number, 2)))[0] for number in (1, 2)]
+    assert {task.key for plan in shares for task in plan.tasks} == {"prepare", "a-1.t1", "a-2.t1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (
+            "{run: python plot.py, environment: box}",
+            "6:17: an analysis does not run in a container",
+        ),
+        ("none.ipynb", "6:11: there is no notebook none.ipynb in "),
+        ("{run: python plot.py, environment: plotz}", "plotz"),
+        ("{runs: python plot.py}", "did you mean `run`?"),
+        ("{timeout: 1m}", "`run` is missing"),
+    ],
+)
+def test_an_analysis_that_cannot_run_is_a_mistake(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    path = tmp_path / "sweep.yaml"
+    (tmp_path / "rankwise.toml").write_text('[runtime.box]\nimage = "debian"\n')
+    path.write_text(f"{ANALYSED}analysis: {line}\n")
+    with pytest.raises(InputError) as caught:
+        plan_from([path], strict=True)
+    assert complaint in str(caught.value)

@@ -140,6 +140,14 @@ def write_for_ever(folder: Path) -> None:
                     live(store, run, task)
 
 
+def merge_for_ever(folder: Path, other: str) -> None:
+    """Merge a store into another again and again, until this process is killed."""
+    _wait()
+    with Store.open(folder) as store:
+        while True:
+            store.merge(Path(other) / FILE)
+
+
 def hold_the_lock(folder: Path) -> None:
     """Keep others from writing."""
     connection = sqlite3.connect(folder / FILE, isolation_level=None)
@@ -207,6 +215,7 @@ _WHAT: dict[str, Callable[..., None]] = {
         take_in_twice,
         follow,
         write_for_ever,
+        merge_for_ever,
         hold_the_lock,
         reach_the_size_limit,
         open_without_rights,

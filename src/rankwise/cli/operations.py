@@ -1,4 +1,4 @@
-"""`rankwise serve`, `doctor`, `clean` and `rollback`."""
+"""`rankwise serve`, `doctor`, `clean`, `store` and `rollback`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -184,6 +184,42 @@ def rollback_command(
     for one in found:
         made = moment(one.made, with_zone=False)
         print(f"{'*' if one.is_current else ' '} {one.name:{width}}  {made}")
+
+
+def store_command(action: Literal["merge"], other: Path, *, store: StoreFolder = None) -> None:
+    """Merge the store of another machine into this one.
+
+    Its runs that are over are copied, with their samples; those that are here already are not. Its
+    logs and artifacts stay where they are. It is only read, and both may be in use. What fails or
+    is killed has merged nothing.
+
+    Arguments:
+      ACTION  What to do: merge.
+      OTHER   A folder .rankwise, or the file store.db.
+
+    Examples:
+      rankwise store merge /site-b/project/.rankwise
+      rankwise store merge store-of-b.db
+    """
+    from rankwise.store import Store
+    from rankwise.store.store import FILE
+    from rankwise.wording import counted, listed
+
+    del action
+    place = other / FILE if other.is_dir() else other
+    # Before our own is opened, which makes it if it is not there.
+    if not place.exists():
+        raise InputError(f"{place}: there is no store to merge")
+    with Store.open(store_folder(store)) as opened:
+        merged = opened.merge(place.absolute())
+    print(f"{counted(len(merged.ids), 'run')} merged, {counted(merged.samples, 'sample')}")
+    for theirs, ours in merged.ids.items():
+        if theirs != ours:
+            print(f"  {theirs} is {ours} here: {theirs} was taken")
+    if merged.known:
+        print(f"  {counted(merged.known, 'run')} known already")
+    if merged.waiting:
+        print(f"  not over there, merge again later: {listed(merged.waiting)}")
 
 
 def serve_command(

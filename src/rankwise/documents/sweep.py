@@ -178,6 +178,21 @@ class MetricSpec(Model):
                 yield Conflict((), f"`parser: {parser}` needs {code(field)}")
 
 
+class Analysis(Model):
+    """What is made of the samples when the last case is in. A text alone is what it runs."""
+
+    short_form: ClassVar[str] = "run"
+
+    run: values.Text = Field(examples=["python summary.py", "summary.ipynb"])
+    """Lines for bash, or a notebook. `RANKWISE_SAMPLES` is a CSV file of the samples. Pictures and
+    Markdown in the folder `RANKWISE_ANALYSIS`, or else what it prints, are a part of reports.
+    """
+    environment: values.Text = Field(default="", examples=["plots"])
+    """Name of the runtime; none given: that of the sweep."""
+    timeout: values.Seconds | None = Field(default=None, examples=["10m"])
+    """Longest time that it may take."""
+
+
 class Budget(Model):
     """What a sweep may cost; more is refused before anything starts."""
 
@@ -238,6 +253,10 @@ class Sweep(DocumentModel):
     """Names of variables that are passed on."""
     timeout: values.Seconds | None = Field(default=None, examples=["2m"])
     """Longest time of one case."""
+    analysis: Analysis | None = Field(default=None, examples=["python summary.py"])
+    """What is run on this machine when the last case is in, to make plots and text of the samples
+    for reports.
+    """
     report: Literal["when-complete", ""] = ""
     """`when-complete`: write a report when the last case is in."""
 

@@ -132,7 +132,7 @@ class CellPlanner:
             files = program_files()
             tools = NEEDS if self._is_equipped else ()
         else:
-            _check_installed(entry.test.place)
+            check_installed(entry.test.place)
         words = notebook_command(
             Path(entry.test.file),
             out=out,
@@ -192,7 +192,8 @@ def _merged(common: _M, own: _M) -> _M:
     return common.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
 
 
-def _check_installed(place: str) -> None:
+def check_installed(place: str) -> None:
+    """Raise InputError if what runs notebooks is not installed here."""
     if importlib.util.find_spec("nbclient") is None:
         raise InputError(
             f"{place}: notebooks are run by nbclient, which is not installed: "

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankwise.errors import InputError
-from rankwise.plan import PART, REPEATED, Task, is_look
+from rankwise.plan import EARLIER, PART, REPEATED, Task, is_analysis, is_look
 from rankwise.wording import hint, listed
 
 if TYPE_CHECKING:
@@ -138,8 +138,10 @@ def select(tasks: Sequence[Task], wanted: Selection) -> tuple[list[Task], list[s
             )
         keys = _of_their_cells(chosen, red)
         chosen = _with_needs(chosen, keys)
-        notices.append(_said_of_failed(chosen, tasks))
+        notices.append(_said_of_failed(chosen, tasks, red))
     if wanted.shard is not None:
+        # No share has all samples: `--only analysis` is for when their stores are one.
+        chosen = [one for one in chosen if not is_analysis(one)]
         before = len(chosen)
         chosen, print_ = _share(chosen, *wanted.shard, wanted.seconds)
         number, count = wanted.shard
@@ -204,10 +206,10 @@ def _of_their_cells(tasks: Sequence[Task], keys: Collection[str]) -> set[str]:
     return set(keys) | whole
 
 
-def _said_of_failed(chosen: Sequence[Task], tasks: Sequence[Task]) -> str:
+def _said_of_failed(chosen: Sequence[Task], tasks: Sequence[Task], red: Collection[str]) -> str:
     cells = {cell_of(task) for task in chosen} - {None}
     if not cells:
-        return f"{len(chosen)} of {len(tasks)} tasks did not pass in the last run"
+        return f"{len(red)} of {len(tasks)} tasks did not pass in the last run"
     every = {cell_of(task) for task in tasks} - {None}
     return f"{len(cells)} of {len(every)} cells did not pass in the last run"
 
@@ -217,7 +219,8 @@ def _with_needs(tasks: Sequence[Task], keys: Collection[str]) -> list[Task]:
 
     With a test of a cell comes the task that describes the environment there.
     """
-    needs = {task.key: task.needs for task in tasks}
+    # An analysis takes what earlier runs have measured where this one leaves it out.
+    needs = {task.key: () if is_analysis(task) else task.needs for task in tasks}
     cells = {cell_of(task) for task in tasks if task.key in keys and not task.skip} - {None}
     around = {task.key for task in tasks if cell_of(task) in cells and is_look(task)}
     wanted: set[str] = set()
@@ -226,7 +229,18 @@ def _with_needs(tasks: Sequence[Task], keys: Collection[str]) -> list[Task]:
         if (key := waiting.pop()) not in wanted:
             wanted.add(key)
             waiting += needs[key]
-    return [task for task in tasks if task.key in wanted]
+    return [
+        _with_earlier(task, wanted) if is_analysis(task) else task
+        for task in tasks
+        if task.key in wanted or (is_analysis(task) and not wanted.isdisjoint(task.needs))
+    ]
+
+
+def _with_earlier(analysis: Task, wanted: Collection[str]) -> Task:
+    """Return an analysis of trials of which some are not in this run: a file names those."""
+    needs = tuple(key for key in analysis.needs if key in wanted)
+    left_out = "\n".join(key for key in analysis.needs if key not in wanted)
+    return dataclasses.replace(analysis, needs=needs, files={**analysis.files, EARLIER: left_out})
 
 
 def _share(

@@ -63,6 +63,11 @@ def _option(name: str, value: Any) -> list[str]:
 _OF_RUN = {"store": later("store"), "run_id": later("run")}
 
 
+def analysis_line(line: Sequence[str]) -> Line:
+    """Return the line that writes the samples of a sweep, and becomes that of its analysis."""
+    return program("samples", **_OF_RUN, line=tuple(line))
+
+
 def step_line(stage: Stage) -> Line:
     """Return the line of a stage that is a step of rankwise's own."""
     given = dict(getattr(stage, stage.step))

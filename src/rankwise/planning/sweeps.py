@@ -5,17 +5,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankwise.documents.load import Document
-from rankwise.documents.sweep import COUNTED, Range, Sweep, Values
+from rankwise.documents.site_models import LOCAL
+from rankwise.documents.sweep import COUNTED, Analysis, Range, Sweep, Values
 from rankwise.documents.values import fit_name
 from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest, RoleRequest
-from rankwise.plan import Measuring, Metric, Task, filled_in, later
+from rankwise.plan import ANALYSIS, Measuring, Metric, Process, Task, filled_in, later
 from rankwise.planning.jobs import check_code, missing_mpi, task_of
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import fits
@@ -171,6 +173,7 @@ def _changed(case: SweepCase, model: Sweep) -> SweepCase:
     return case
 
 
+_WARM_UP = "warm-up"
 _REFERENCE = re.compile(r"\$\{\{\s*([^{}]{1,200}?)\s*\}\}")
 _MARK = "parameter:"
 # What the shell does not change: a command with other such values has the same plan.
@@ -182,7 +185,8 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, Sweep)
     compute = options.compute(model.compute.target)
-    notices = [*options.check(document, ("target", "compute"), [compute], [model.environment])]
+    runtimes = [model.environment, *([model.analysis.environment] if model.analysis else ())]
+    notices = [*options.check(document, ("target", "compute"), [compute], runtimes)]
     folder = document.path.absolute().parent
     check_code(document)
     cases, left_out = cases_of(model)
@@ -198,9 +202,12 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
         for trial in range(1 - model.warmup, model.trials + 1)
         for single, case, key in zip(singles, cases, keys, strict=True)
     ]
+    trials = tuple(task.key for task in tasks if task.tags["trial"] != _WARM_UP)
     if model.prepare:
         first = plan_case.preparation()
         tasks = [first, *(dataclasses.replace(task, needs=(first.key,)) for task in tasks)]
+    if model.analysis is not None:
+        tasks.append(_analysis(document, model.analysis, model, options, trials))
     if any(case.ranks_per_node for case in cases):
         site = options.site
         notices += missing_mpi(site.runtime(model.environment), site.compute(compute))
@@ -299,11 +306,54 @@ def _trial(single: Task, case: SweepCase, model: Sweep, key: str, trial: int) ->
     # Warm-up trials count from w1, measured ones from t1.
     number = f"w{trial + model.warmup}" if is_warmup else f"t{trial}"
     filled = _filled(single, {"trial": str(max(trial, 0))})
-    tags = {**case.names, "trial": "warm-up" if is_warmup else str(trial)}
+    tags = {**case.names, "trial": _WARM_UP if is_warmup else str(trial)}
     # Metrics of stdout must not see lines of stderr.
     if measuring is not None and any(one.on in ("stdout", "stderr") for one in measuring.metrics):
         filled = dataclasses.replace(filled, environment={**filled.environment, **APART})
     return dataclasses.replace(filled, key=f"{key}.{number}", measuring=measuring, tags=tags)
+
+
+def _analysis(
+    document: Document, given: Analysis, model: Sweep, options: PlanOptions, trials: tuple[str, ...]
+) -> Task:
+    """Return the task that makes something of the samples, however the trials have ended."""
+    from rankwise.planning import stage_commands
+
+    place = document.place(("analysis", "run"), given.run)
+    runtime = options.site.runtime(given.environment or model.environment)
+    if runtime.kind == "container":
+        remedy = "give it another `environment`"
+        raise InputError(f"{place}: an analysis does not run in a container: {remedy}")
+    folder, out = document.path.absolute().parent, f"{later('folder')}/{ANALYSIS}"
+    files, samples = dict[str, str](), f"{out}/samples.csv"
+    if given.run.endswith(".ipynb"):
+        from rankwise.notebooks import NotebookOptions, notebook_command
+        from rankwise.planning.matrix_commands import check_installed
+
+        check_installed(place)
+        if not (folder / given.run).is_file():
+            raise InputError(f"{place}: there is no notebook {given.run} in {folder}")
+        wish = NotebookOptions(timeout=given.timeout, html=False)
+        line = notebook_command(Path(given.run), out=out, interpreter=sys.executable, options=wish)
+    else:
+        files = {stage_commands.RUN: f"{given.run}\n"}
+        line = stage_commands.script_command(stage_commands.RUN)
+    process = Process(name=ANALYSIS, role=ANALYSIS, command=stage_commands.analysis_line(line))
+    return Task(
+        key=ANALYSIS,
+        processes=(process,),
+        folder=str(folder),
+        files=files,
+        # What it prints may be its text, in which lines of stderr have no place.
+        environment={**APART, "RANKWISE_ANALYSIS": out, "RANKWISE_SAMPLES": samples},
+        # The store is here, wherever the trials run.
+        compute=LOCAL,
+        runtime=runtime,
+        timeout=given.timeout,
+        needs=trials,
+        when="always",
+        place=place,
+    )
 
 
 def _metrics(model: Sweep, case: SweepCase) -> tuple[Metric, ...]:

@@ -102,16 +102,24 @@ _AFTER = ("metric", "unit", "trial", "value")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_report(data: ReportData) -> str:
-    """Write a row for each value that was measured, and one for each case without any."""
-    measures = {one.series: one for one in data.measures}
-    known = (one.parameters for some in (data.cases, data.measures) for one in some)
+def csv_report(*several: ReportData) -> str:
+    """Write a row for each value that runs have measured, and one for each case without any."""
+    known = (
+        one.parameters for data in several for some in (data.cases, data.measures) for one in some
+    )
     # The number of a trial is a column already.
     names = [name for name in dict.fromkeys(chain.from_iterable(known)) if name != "trial"]
-    samples = grouped((row.task, row) for row in data.samples)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*_BEFORE, *(_cell(_column(name)) for name in names), *_AFTER])
+    for data in several:
+        writer.writerows(_csv_rows(data, names))
+    return stream.getvalue()
+
+
+def _csv_rows(data: ReportData, names: Sequence[str]) -> Iterator[list[object]]:
+    measures = {one.series: one for one in data.measures}
+    samples = grouped((row.task, row) for row in data.samples)
     for case in data.cases:
         first = [data.run.id, case.key, case.state, case.reason, case.seconds, case.attempts]
         first.append(case.exit_code)
@@ -122,9 +130,9 @@ def csv_report(data: ReportData) -> str:
             if sample and (measure := measures.get(sample.series)):
                 values |= measure.parameters
                 last = [measure.metric, measure.unit, sample.trial, sample.value]
-            cells = [*first, *(values.get(name, "") for name in names), *last]
-            writer.writerow([_cell(cell) for cell in cells])
-    return stream.getvalue()
+            yield [
+                _cell(cell) for cell in (*first, *(values.get(name, "") for name in names), *last)
+            ]
 
 
 def _column(parameter: str) -> str:

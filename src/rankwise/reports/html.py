@@ -36,6 +36,7 @@ def html_report(data: ReportData) -> str:
     banner = made.banner(data)
     parts: dict[tuple[str, str], Markup] = {
         ("matrix", "Matrix"): Markup(),
+        ("analysis", "Analysis"): Markup(),
         ("failed", "What went wrong"): made.failures(data, repeats),
         ("figures", "At a glance"): made.figures(data.figures),
         ("timeline", "Timeline"): _timeline(data),
@@ -53,6 +54,8 @@ def html_report(data: ReportData) -> str:
         most = min(_MOST_OF_MATRIX, room.left)
         matrix = matrix_section(data.matrix, folder=data.folder, room=most)
         parts["matrix", "Matrix"] = room.take(matrix)
+    # Its pictures have a limit of their own.
+    parts["analysis", "Analysis"] = made.analyses(data.analyses)
     # What is measured may be more than all the rest.
     measures = data.measures[:MOST_MEASURES]
     names = _varied(one.parameters for one in measures)

@@ -15,6 +15,7 @@ from typing import Any
 from rankwise.errors import InputError
 from rankwise.plugins import REPORT_FORMATS
 from rankwise.reports import failures as faults
+from rankwise.reports.analysis import AnalysisResult, analyses_of
 from rankwise.reports.comparison import judged
 from rankwise.reports.failures import CaseResult, FailureExplanation, seconds_of
 from rankwise.reports.figures import Figure, figures_of
@@ -204,6 +205,11 @@ class ReportData:
     def before(self) -> str:
         """The run that measures are compared with; empty: there is none."""
         return run_before(self.store, self.run) or ""
+
+    @cached_property
+    def analyses(self) -> Sequence[AnalysisResult]:
+        """What the analyses of sweeps have made of the samples."""
+        return analyses_of(self.store, self.run.id, self._rows)
 
     @cached_property
     def samples(self) -> Sequence[SampleRow]:

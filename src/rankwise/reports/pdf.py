@@ -14,6 +14,7 @@ from typing import Any, Literal
 from rankwise import __version__
 from rankwise.errors import InputError
 from rankwise.reports import matrix as matrices
+from rankwise.reports.analysis import Block, Picture
 from rankwise.reports.environments import EnvironmentChange
 from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.figures import written
@@ -26,6 +27,7 @@ from rankwise.reports.plots.timeline import draw, tones_of
 from rankwise.reports.rendering import template_text
 from rankwise.reports.timeline import findings, timeline_cards, visible_causes, with_options
 from rankwise.safe_text import clean, cut, fit
+from rankwise.store import TaskRow
 from rankwise.wording import counted, duration, grouped, label, listed, moment, short_path
 
 # It has no width: a line may end there.
@@ -289,6 +291,7 @@ def _content(data: ReportData) -> dict[str, Any]:
         "cards": [[name, fit(value)] for name, value in data.cards],
         "outcomes": data.outcomes,
         "matrix": matrix_content(data.matrix) if data.matrix else None,
+        "analyses": [_analysis(*one) for one in data.analyses],
         "timeline": timeline_content(timeline) if timeline and timeline.bars else None,
         "figures": [
             {"title": fit(cut(one.title, 160)), "note": one.note, "svg": standalone(one.svg)}
@@ -305,6 +308,24 @@ def _content(data: ReportData) -> dict[str, Any]:
         "notices": [fit(cut(one)) for one in run.notices],
         "made": f"rankwise {__version__}, {moment(data.now)}",
     }
+
+
+def _analysis(task: TaskRow, blocks: Sequence[Block]) -> dict[str, Any]:
+    said = "" if task.state.is_green else f"{task.key} {task.state}: {cut(task.reason)}"
+    return {"said": wrapped(said), "blocks": list(map(_block, blocks))}
+
+
+def _block(block: Block) -> Block:
+    """Return a part of a text for the template, which one bad picture would keep from being set."""
+    if block["kind"] != "picture":
+        return block
+    picture: Picture = block["picture"]
+    try:
+        _set(_ONE_FIGURE, {"svg": picture.svg}, "pdf")
+    except RuntimeError as error:
+        why = f"{picture.name} cannot be shown: {cut(str(error))}"
+        return {"kind": "text", "spans": [("", wrapped(why))]}
+    return {"kind": "picture", "svg": picture.svg}
 
 
 def _failure(one: FailureExplanation, data: ReportData) -> dict[str, Any]:

@@ -21,6 +21,7 @@ STEPS: Mapping[str, str] = {
     "notify": "reporting:notify_step",
     "report": "reporting:report_step",
     "runtime": "workspace:runtime_step",
+    "samples": "reporting:samples_step",
     "wait": "wait:wait_step",
 }
 """The module and the function of each step; its parameters are the options of the step."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rankwise.errors import ComputeFailure
 from rankwise.files import write_whole
 from rankwise.notify.delivery import notify
+from rankwise.plan import EARLIER
 from rankwise.plugins import REPORT_FORMATS
+from rankwise.reports.data_formats import csv_report
 from rankwise.reports.model import ReportData, write_report
 from rankwise.reports.rendering import render_markdown
 from rankwise.steps import expanded
 from rankwise.store import State, Store, TaskRow
-from rankwise.wording import moment
+from rankwise.wording import counted, grouped, listed, moment
 
 # The other formats of ours are for a CI, and were Markdown here before they were there.
 _SUFFIXES = ("html", "pdf", "json")
@@ -51,8 +54,7 @@ def page(store: Store, run: str) -> str:
 
 def _others(store: Store, run: str) -> list[TaskRow]:
     """Return all tasks but the one that is asking, which cannot know how it ends."""
-    folder = os.environ.get("RANKWISE_FOLDER", "")
-    own = Path(folder).parent.name if folder else ""
+    own = Path(os.environ.get("RANKWISE_FOLDER", "")).parent.name
     return [
         row
         for row in store.task_rows(run)
@@ -92,6 +94,37 @@ def _deliver(store: Store, run: str, names: Sequence[str]) -> None:
     data = ReportData(store=store, run=store.run(run), now=time.time())
     if not notify(data, names, say=print):
         raise ComputeFailure("not all messages were sent: rankwise notify --retry tries again")
+
+
+def samples_step(*, store: str, run_id: str, line: Sequence[str]) -> None:
+    """Write what the trials that this task needs have measured, and become its analysis."""
+    attempt, file = Path(os.environ["RANKWISE_FOLDER"]), Path(os.environ["RANKWISE_SAMPLES"])
+    with Store.open(Path(store), read_only=True) as opened:
+        task = opened.task(run_id, attempt.parent.name)
+        trials = dict.fromkeys(task.needs, run_id)
+        if earlier := task.files.get(EARLIER, "").split():
+            passed = opened.passed_in_runs(opened.run(run_id).name)
+            trials |= {key: passed[key] for key in earlier if key in passed}
+        found = [
+            _measured(opened, *one) for one in grouped((v, k) for k, v in trials.items()).items()
+        ]
+        cases = [case for data in found for case in data.cases]
+        if not any(case.state is State.PASSED for case in cases):
+            raise ComputeFailure("no trial has passed: there is nothing to analyse")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, csv_report(*found))
+    red = sum(not case.state.is_green for case in cases)
+    runs = listed([data.run.id for data in found])
+    # What the analysis prints may become a part of reports: this does not.
+    said = f"{counted(len(cases), 'trial')} of {runs}, {red} not green: {file.resolve()}"
+    print(f"rankwise: {said}", file=sys.stderr, flush=True)
+    os.execvp(line[0], [*line])
+
+
+def _measured(store: Store, run: str, keys: Collection[str]) -> ReportData:
+    """Return the data of a run with these trials as its only cases, compared with no other run."""
+    data, wanted = ReportData(store=store, run=store.run(run), now=time.time()), {*keys}
+    return data.with_parts(before="", cases=[one for one in data.cases if one.key in wanted])
 
 
 def report_step(*, store: str, run_id: str, to: str) -> None:

@@ -128,7 +128,8 @@ class Database:
     def __init__(self, path: Path, options: str, *, patience: float) -> None:
         """Connect with the options of an SQLite URI: `mode=ro`. Most failures show only later."""
         self.path = path
-        self._patience = patience
+        self.options = options
+        self.patience = patience
         self._version: int | None = None
         self._is_grouping = False
         self._has_failed = False
@@ -180,6 +181,15 @@ class Database:
         """Run a statement for each of many rows."""
         values = [tuple(map(_to_column, row)) for row in rows]
         self._patiently(lambda: self._connection.executemany(statement, values))
+
+    @contextmanager
+    def beside(self, other: Path, options: str) -> Iterator[None]:
+        """Have the tables of another store as `other.NAME`, to be read."""
+        self.change("ATTACH ? AS other", (f"{other.absolute().as_uri()}?{options}",))
+        try:
+            yield
+        finally:
+            self.change("DETACH other")
 
     def expect(self, version: int) -> None:
         """Write from now on only as long as the store has this version."""
@@ -243,13 +253,13 @@ class Database:
 
     def _patiently(self, action: Callable[[], _Result]) -> _Result:
         """Do it again for as long as others are at the store, but no longer than patience lasts."""
-        give_up = time.monotonic() + self._patience
+        give_up = time.monotonic() + self.patience
         while True:
             try:
                 return action()
             except sqlite3.Error as error:
                 if _code(error) not in _BUSY or time.monotonic() >= give_up:
-                    raise describe(self.path, error, patience=self._patience) from error
+                    raise describe(self.path, error, patience=self.patience) from error
             time.sleep(_PAUSE)
 
 

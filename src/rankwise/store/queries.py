@@ -259,6 +259,15 @@ class Queries:
         )
         return self.task_row(str(found[0]), key) if found else None
 
+    def passed_in_runs(self, name: str) -> dict[str, str]:
+        """Return all tasks that have passed in runs of a name, each with the newest such run."""
+        found = self._database.rows(
+            "SELECT key, run FROM tasks JOIN runs ON runs.id = run "
+            "WHERE name = ? AND tasks.state = ? ORDER BY serial",
+            (name, State.PASSED),
+        )
+        return {str(key): str(run) for key, run in found}
+
     def last_folder_of(self, source: str, key: str) -> Path | None:
         """Return the folder of the newest attempt at a task of a document, however that ended."""
         found = self._database.row(

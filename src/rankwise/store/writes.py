@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rankwise.errors import StoreFailure
-from rankwise.plan import Plan, body_of
+from rankwise.errors import InputError, StoreFailure
+from rankwise.plan import MERGED, NOTIFIED, REPORTED, Plan, body_of
 from rankwise.store.database import Changes, where_all
 from rankwise.store.rows import Outcome, ProcessRow, ResultRow, State, TaskRow
+from rankwise.store.schema import open_for_reading
 
 _NOT_STARTED = "started IS NULL"
 _SUBMITTING = f"state = '{State.SUBMITTING.value}'"
@@ -21,6 +23,20 @@ def check_end(state: State) -> None:
     """Raise ValueError for a state that is no end."""
     if not state.is_over:
         raise ValueError(f"{state.value!r} is no end")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """What came of merging another store into this one."""
+
+    ids: Mapping[str, str]
+    """The new runs: the id there, and the id here."""
+    known: int
+    """How many runs were here already."""
+    waiting: Sequence[str]
+    """Runs that are not over there."""
+    samples: int
+    """How many are new."""
 
 
 class Writes(Changes):
@@ -41,12 +57,7 @@ class Writes(Changes):
         ]
         new: dict[str, object] = {"state": State.QUEUED, "reason": ""}
         with self.together():
-            number = 1 + self._database.number(
-                "SELECT coalesce(max(number), 0) FROM runs WHERE name = ?", (plan.name,)
-            )
-            # A store that was here before, and was removed, may have left folders.
-            while (self._database.path.parent / "runs" / f"{plan.name}-{number}").exists():
-                number += 1
+            number = self._free_number(plan.name)
             run = f"{plan.name}-{number}"
             row = {
                 **new,
@@ -69,6 +80,17 @@ class Writes(Changes):
             self._insert("tasks", tasks)
             self.add_event(run, "run_created", {"tasks": len(tasks)}, now=now)
         return run
+
+    def _free_number(self, name: str, wanted: int = 0) -> int:
+        """Return the number that a run of that name gets: the wanted one if it is free."""
+        numbered = "FROM main.runs WHERE name = ?"
+        last = self._database.number(f"SELECT coalesce(max(number), 0) {numbered}", (name,))
+        is_taken = self._database.row(f"SELECT 1 {numbered} AND number = ?", (name, wanted))
+        number = wanted if wanted and not is_taken else last + 1
+        # A store that was here before, and was removed, may have left folders.
+        while (self._database.path.parent / "runs" / f"{name}-{number}").exists():
+            number = max(number, last) + 1
+        return number
 
     def run_started(self, run: str, *, now: float) -> bool:
         """Store that an engine drives a run; one that is resumed keeps its start."""
@@ -253,3 +275,101 @@ class Writes(Changes):
             of_it = f"WHERE {where_all(of_attempt)}"
             self._database.change(f"DELETE FROM results {of_it}", (run, task, attempt))
             self._insert("results", rows)
+
+    # Another store
+
+    def merge(self, other: Path) -> Merged:
+        """Take in the runs of another store that are over and not here yet, all or none of them.
+
+        The other store is only read, and may be in use. Raises InputError and StoreFailure.
+        """
+        if other.exists() and other.samefile(self._database.path):
+            raise InputError(f"{other}: this is the store itself")
+        # One of an older version is brought up to date by that; one of a newer version is refused.
+        with closing(open_for_reading(other, patience=self._database.patience)) as opened:
+            # Here, because later an error in it would look like one in this store.
+            options, found = opened.options, opened.row("PRAGMA quick_check(1)")
+        if found != ("ok",):
+            raise StoreFailure(f"{other}: the store is damaged, nothing was merged: {found}")
+        with self._database.beside(other, options), self.together():
+            return self._merge(other)
+
+    def _merge(self, other: Path) -> Merged:
+        # Ids are given out by each store for itself: what is the same run is told by its creation.
+        runs = self._database.rows(
+            "SELECT theirs.id, theirs.state, ours.id FROM other.runs AS theirs "
+            "LEFT JOIN main.runs AS ours ON ours.name = theirs.name "
+            "AND ours.created = theirs.created AND ours.spec_text = theirs.spec_text "
+            "ORDER BY theirs.serial"
+        )
+        here = {theirs: ours for theirs, _, ours in runs if ours is not None}
+        known, samples, ids = len(here), 0, dict[str, str]()
+        for run, state, _ in runs:
+            if run not in here and State(state).is_over:
+                ids[run], count = self._take_in(run, here, other)
+                here[run] = ids[run]
+                samples += count
+        if ids:
+            self._put_in_order()
+        waiting = [run for run, *_ in runs if run not in here]
+        return Merged(ids=ids, known=known, waiting=waiting, samples=samples)
+
+    def _take_in(self, run: str, here: Mapping[str, str], other: Path) -> tuple[str, int]:
+        """Copy a run of the other store; return its id here, and the number of its samples."""
+        columns = "serial, name, number, parent, source, tags"
+        [found] = self._database.rows(f"SELECT {columns} FROM other.runs WHERE id = ?", (run,))
+        theirs, name, wanted, parent, source, written = found
+        number = self._free_number(name, wanted)
+        run_here = f"{name}-{number}"
+        tags = {MERGED: f"{run} of {other}" + f", {source}" * bool(source), **json.loads(written)}
+        # What they ask for was done there.
+        tags = {name: tags[name] for name in tags if name not in (REPORTED, NOTIFIED)}
+        # Nothing that was made elsewhere may be taken for what a document has made here: so it has
+        # no source, and its tasks have no digests.
+        new = {"serial": None, "id": run_here, "number": number, "source": ""}
+        new |= {"parent": here.get(parent, ""), "tags": json.dumps(tags)}
+        self._copy("runs", "id", run, new)
+        self._copy("tasks", "run", run, {"run": run_here, "digest": "", "origin": ""})
+        for table in ("attempts", "processes", "results", "events"):
+            self._copy(table, "run", run, {"run": run_here, "id": None})
+        ours = self._database.number("SELECT serial FROM main.runs WHERE id = ?", (run_here,))
+        self._copy("conditions", "run_serial", theirs, {"run_serial": ours})
+        self._database.change(
+            "INSERT INTO main.series (name, metric, unit, better, case_name, point) "
+            "SELECT name, metric, unit, better, case_name, point FROM other.series "
+            "WHERE id IN (SELECT series FROM other.samples WHERE run_serial = ?) ORDER BY id "
+            "ON CONFLICT DO NOTHING",
+            (theirs,),
+        )
+        copied = self._database.change(
+            "INSERT INTO main.samples (series, run_serial, task, attempt, trial, value, raw) "
+            "SELECT ours.id, ?, task, attempt, trial, value, raw FROM other.samples AS samples "
+            "JOIN other.series AS theirs ON theirs.id = samples.series "
+            "JOIN main.series AS ours USING (name, metric, unit, case_name, point) "
+            "WHERE run_serial = ? ORDER BY samples.rowid",
+            (ours, theirs),
+        )
+        return run_here, copied
+
+    def _copy(self, table: str, column: str, value: object, new: Mapping[str, object]) -> None:
+        """Copy the rows of a run from the other store, with new values in some columns."""
+        columns = [row[1] for row in self._database.rows(f"PRAGMA main.table_info({table})")]
+        chosen = ", ".join("?" if name in new else name for name in columns)
+        select = f"SELECT {chosen} FROM other.{table} WHERE {column} = ? ORDER BY rowid"
+        values = [new[name] for name in columns if name in new]
+        insert = f"INSERT INTO main.{table} ({', '.join(columns)}) {select}"
+        self._database.change(insert, (*values, value))
+
+    def _put_in_order(self) -> None:
+        """Give runs serial numbers in the order of their creation, as histories show them."""
+        moves = self._database.rows(
+            "SELECT -row_number() OVER (ORDER BY created, serial), serial FROM main.runs"
+        )
+        self._database.change("PRAGMA defer_foreign_keys = ON")
+        for table in ("runs", "samples", "conditions"):
+            column = "serial" if table == "runs" else "run_serial"
+            # By way of negative ones: for a moment, two runs would have the same.
+            update = f"UPDATE main.{table} SET {column} ="
+            moving = [move for move in moves if -move[0] != move[1]]
+            self._database.change_many(f"{update} ? WHERE {column} = ?", moving)
+            self._database.change(f"{update} -{column} WHERE {column} < 0")
