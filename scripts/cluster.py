@@ -22,21 +22,18 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from children import end_with_parent
+from daemons import Daemons, answers, free_ports, kill, path, started, with_variable
 from debian import add_option, install, refuse
 
 PACKAGES = ("slurm-wlm", "slurm-client", "munge", "slurmdbd", "mariadb-server", "libpmix-dev")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "slurmdbd", "mariadbd")
 NODES = 4
 CORES_PER_NODE = 4
-START_SECONDS = 60.0
-_PLACE, _PREFIX = "/var/tmp", "rw-slurm-"
+_CONF = "slurm.conf"
 
 _CONFIGURATION = """\
 ClusterName=rankwise
@@ -101,17 +98,17 @@ StorageLoc=slurm_acct
 """
 
 
-@dataclass(slots=True)
-class Cluster:
+@dataclass(slots=True, kw_only=True)
+class Cluster(Daemons):
     """Daemons that make this machine four nodes."""
 
-    folder: Path
     has_accounting: bool = False
     prefix: str = "n"
     """Nodes are called n1 to n4, unless clusters side by side have to be told apart."""
     job_age: int = 3600
     """For how many seconds the controller remembers a job that has ended."""
-    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    plugins: str = ""
+    """Lines of plugstack.conf."""
 
     @property
     def nodes(self) -> list[str]:
@@ -121,14 +118,14 @@ class Cluster:
     @property
     def variables(self) -> dict[str, str]:
         """Return what a Slurm command needs to find this cluster."""
-        return {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        return {"SLURM_CONF": str(self.folder / _CONF)}
 
     def start(self) -> None:
         """Start all daemons and wait until every node can be used."""
         of_nodes = (f"{kind}/{node}" for kind in ("spool", "tmp") for node in self.nodes)
         for name in ("state", "run", "log", "munge", *of_nodes):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self.folder.chmod(0o755)
+        (self.folder / "plugstack.conf").write_text(self.plugins)
         self._start_munge()
         port = self._start_accounting() if self.has_accounting else None
         self._configure(port)
@@ -137,62 +134,37 @@ class Cluster:
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
-        self._wait_for("all nodes to be idle", self._are_all_idle)
+        self.wait_for("all nodes to be idle", self._are_all_idle)
 
     def start_controller(self) -> None:
         """Start slurmctld, on the state that it left if it ran before."""
-        self._start("slurmctld", ["slurmctld", "-D"])
+        self.start_one("slurmctld", ["slurmctld", "-D"])
 
     def start_node(self, node: str) -> None:
         """Start the slurmd of one node."""
-        self._start(node, ["slurmd", "-D", "-N", node])
+        self.start_one(node, ["slurmd", "-D", "-N", node])
 
     def kill(self, name: str) -> None:
         """End a daemon without a word: `slurmctld`, `slurmdbd` or a node with what runs on it."""
-        self._end(name, signal.SIGKILL)
+        self.end_one(name, signal.SIGKILL)
         if name in self.nodes:
-            for pid in _with_variable(b"SLURMD_NODENAME", name.encode(), self._mark()):
-                _kill(pid)
+            for pid in with_variable(b"SLURMD_NODENAME", name.encode(), self.mark()):
+                kill(pid)
 
     def stop(self) -> None:
         """End everything."""
         with contextlib.suppress(subprocess.SubprocessError, OSError):
             self.run("scancel", "--user=root", "--quiet", timeout=5)
-        for name in reversed(list(self.daemons)):
-            self._end(name, signal.SIGKILL)
-        for pid in _with_variable(*self._mark()):
-            _kill(pid)
-
-    def remove(self) -> None:
-        """End everything and delete the folder."""
-        self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def run(self, *command: str, timeout: float = 60.0) -> str:
-        """Return the output of a command that must succeed."""
-        done = subprocess.run(
-            command,
-            env=os.environ | self.variables,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(command)} left with {done.returncode}: {done.stderr}")
-        return done.stdout
+        self.end_all()
 
     def wait_for_node(self, node: str, *states: str) -> None:
         """Wait until a node has one of these states."""
-        self._wait_for(f"{node} to be {' or '.join(states)}", lambda: self.state_of(node) in states)
+        self.wait_for(f"{node} to be {' or '.join(states)}", lambda: self.state_of(node) in states)
 
     def state_of(self, node: str) -> str:
         return self.run(
             "sinfo", "--noheader", "--partition=test", f"--nodes={node}", "-o%T"
         ).strip()
-
-    def _mark(self) -> tuple[bytes, bytes]:
-        return b"SLURM_CONF", self.variables["SLURM_CONF"].encode()
 
     def _start_munge(self) -> None:
         key = self.folder / "munge" / "key"
@@ -202,8 +174,8 @@ class Cluster:
         command += [f"--socket={self.folder}/munge.socket", "--force"]
         for kind in ("log", "pid", "seed"):
             command.append(f"--{kind}-file={self.folder}/munge/{kind}")
-        self._start("munged", command)
-        self._wait_for("munge", (self.folder / "munge.socket").exists)
+        self.start_one("munged", command)
+        self.wait_for("munge", (self.folder / "munge.socket").exists)
 
     def _start_accounting(self) -> int:
         """Start the database and slurmdbd; gives the port of the latter."""
@@ -212,8 +184,8 @@ class Cluster:
         install = ["mariadb-install-db", "--no-defaults", f"--datadir={data}", f"--user={user}"]
         how = ["--auth-root-authentication-method=normal", "--skip-test-db"]
         subprocess.run([*install, *how], check=True, capture_output=True)
-        database_port, port = _free_ports(2)
-        self._start(
+        database_port, port = free_ports(2)
+        self.start_one(
             "mariadbd",
             [
                 *("mariadbd", "--no-defaults", f"--datadir={data}", f"--user={user}"),
@@ -221,7 +193,7 @@ class Cluster:
                 *("--innodb-buffer-pool-size=32M", "--innodb-flush-log-at-trx-commit=0"),
             ],
         )
-        self._wait_for("MariaDB", line.exists)
+        self.wait_for("MariaDB", line.exists)
         ask = ["mariadb", "--no-defaults", f"--socket={line}", "-uroot", "-e"]
         grant = "grant all on slurm_acct.* to 'slurm'@"
         for statement in (
@@ -235,13 +207,13 @@ class Cluster:
         file.write_text(text)
         file.chmod(0o600)
         # It looks for its configuration beside that of Slurm.
-        (self.folder / "slurm.conf").touch()
-        self._start("slurmdbd", ["slurmdbd", "-D"])
-        self._wait_for("slurmdbd", lambda: _answers(port))
+        (self.folder / _CONF).touch()
+        self.start_one("slurmdbd", ["slurmdbd", "-D"])
+        self.wait_for("slurmdbd", lambda: answers(port))
         return port
 
     def _configure(self, accounting_port: int | None) -> None:
-        controller_port, node_port = _free_ports(2)
+        controller_port, node_port = free_ports(2)
         accounting = "AccountingStorageType=accounting_storage/none"
         if accounting_port is not None:
             accounting = (
@@ -257,7 +229,7 @@ class Cluster:
             f" Port={node_port + number}"
             for number, node in enumerate(self.nodes, 1)
         )
-        (self.folder / "slurm.conf").write_text(
+        (self.folder / _CONF).write_text(
             _CONFIGURATION.format(
                 host=host,
                 user=_user(),
@@ -281,87 +253,31 @@ class Cluster:
             return False
         return said.split() == ["idle", str(NODES)]
 
-    def _start(self, name: str, command: Sequence[str]) -> None:
-        with (self.folder / "log" / f"{name}.out").open("ab") as log:
-            self.daemons[name] = subprocess.Popen(
-                [str(shutil.which(command[0], path=_path()) or command[0]), *command[1:]],
-                env=os.environ | self.variables,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509  there are no threads
-            )
-
-    def _end(self, name: str, number: int) -> None:
-        daemon = self.daemons.pop(name, None)
-        if daemon is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(daemon.pid, number)
-            daemon.wait()
-
-    def _wait_for(self, what: str, is_so: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not is_so():
-            for name, daemon in self.daemons.items():
-                if daemon.poll() is not None:
-                    log = (self.folder / "log" / f"{name}.out").read_text(errors="replace")
-                    raise RuntimeError(f"{name} left with {daemon.returncode}:\n{log[-2000:]}")
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"waited {START_SECONDS:g} s in vain for {what}")
-            time.sleep(0.05)
-
 
 @contextlib.contextmanager
 def cluster(
-    *, has_accounting: bool = False, prefix: str = "n", job_age: int = 3600
+    *, has_accounting: bool = False, prefix: str = "n", job_age: int = 3600, plugins: str = ""
 ) -> Iterator[Cluster]:
     """Have a cluster for a while."""
-    made = _start_cluster(has_accounting, prefix, job_age)
-    try:
+
+    def make(folder: Path) -> Cluster:
+        return Cluster(
+            folder=folder,
+            has_accounting=has_accounting,
+            prefix=prefix,
+            job_age=job_age,
+            plugins=plugins,
+        )
+
+    with started(make, "rw-slurm-", "SLURM_CONF", _CONF) as made:
         yield made
-    finally:
-        made.remove()
-
-
-def _start_cluster(has_accounting: bool, prefix: str, job_age: int) -> Cluster:
-    """Start a cluster, on other ports if another process takes one before its daemon does."""
-    _remove_forsaken()
-    for tries_left in reversed(range(3)):
-        # Not below pytest's folder: sockets have short names, and daemons want folders that only
-        # their own user may write to, all the way up.
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_PLACE))
-        (folder / "owner").write_text(str(os.getpid()))
-        made = Cluster(folder, has_accounting, prefix, job_age)
-        try:
-            made.start()
-        except BaseException as error:
-            made.remove()
-            if not tries_left or "Address already in use" not in str(error):
-                raise
-        else:
-            return made
-    raise AssertionError("the last try returns or raises")
-
-
-def _remove_forsaken() -> None:
-    """End what is left of clusters whose process was killed: daemons are gone, jobs are not."""
-    for folder in Path(_PLACE).glob(f"{_PREFIX}*"):
-        try:
-            owner = int((folder / "owner").read_text())
-        except (OSError, ValueError):
-            continue  # It is just being made, or removed.
-        if not Path(f"/proc/{owner}").exists():
-            for pid in _with_variable(b"SLURM_CONF", str(folder / "slurm.conf").encode()):
-                _kill(pid)
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def obstacle() -> str | None:
     """Say why there can be no cluster here, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "several slurmd on one machine need Linux and root"
-    missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path()) is None]
     # Slurm's plugin loads PMIx by the name that comes with the headers.
     if not list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
         missing.append("libpmix.so")
@@ -374,59 +290,6 @@ def _user() -> str:
     import pwd
 
     return pwd.getpwuid(os.geteuid()).pw_name
-
-
-def _path() -> str:
-    """Return a PATH with the folders of daemons, which not everybody has on it."""
-    return f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin:/sbin"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Find ports with some free ones after each, below those that the kernel gives out.
-
-    Where the search begins is random: clusters that start at the same time find other ports.
-    """
-    found: list[int] = []
-    start = 10000 + 8 * secrets.randbelow(2000)
-    for first in range(start, start + 4096, 8):
-        if all(_is_free(port) for port in range(first, first + 8)):
-            found.append(first)
-            if len(found) == count:
-                return found
-    raise RuntimeError("no free ports")
-
-
-def _is_free(port: int) -> bool:
-    """Return whether a daemon could listen there, on all addresses."""
-    with socket.socket() as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.suppress(OSError):
-            line.bind(("", port))
-            return True
-    return False
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as line:
-        line.settimeout(1)
-        return line.connect_ex(("127.0.0.1", port)) == 0
-
-
-def _with_variable(name: bytes, value: bytes, also: tuple[bytes, bytes] | None = None) -> list[int]:
-    """Find processes by variables in their environment."""
-    wanted = {name + b"=" + value, *([b"=".join(also)] if also else [])}
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if wanted <= set((entry / "environ").read_bytes().split(b"\0")):
-                    found.append(int(entry.name))
-    return found
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:

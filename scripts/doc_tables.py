@@ -155,6 +155,8 @@ SITE_TABLES: Mapping[str, str] = {
     "Defaults": "[defaults]",
     "LocalTable": '[compute.NAME] with backend = "local"',
     "SlurmTable": '[compute.NAME] with backend = "slurm"',
+    "GridEngineTable": '[compute.NAME] with backend = "gridengine"',
+    "PbsTable": '[compute.NAME] with backend = "pbs"',
     "KubernetesTable": '[compute.NAME] with backend = "kubernetes"',
     "SshTable": '[compute.NAME] with backend = "ssh"',
     "CommandTable": '[compute.NAME] with backend = "command"',

@@ -574,8 +574,8 @@ runtime = 3
 """
     ) == [
         (
-            "rankwise.toml:2: `compute.gpu-cluster.backend` must be `local`, `slurm`, `kubernetes`, "
-            "`ssh` or `command`, not 'slrum'; did you mean `slurm`?"
+            "rankwise.toml:2: `compute.gpu-cluster.backend` must be `local`, `slurm`, `gridengine`, "
+            "`pbs`, `kubernetes`, `ssh` or `command`, not 'slrum'; did you mean `slurm`?"
         ),
         "rankwise.toml:6: unknown field `core`: did you mean `cores`?",
         (
@@ -604,7 +604,10 @@ runtime = 3
     [
         (
             "[compute.a]\n",
-            ":1: `compute.a.backend` must be `local`, `slurm`, `kubernetes`, `ssh` or `command`, not ''",
+            (
+                ":1: `compute.a.backend` must be `local`, `slurm`, `gridengine`, `pbs`, `kubernetes`, "
+                "`ssh` or `command`, not ''"
+            ),
         ),
         ("[compute]\na = 1\n", ":2: `compute.a` must be a table, not 1"),
         ("compute = 1\n", ":1: `compute` must be a table, not 1"),
@@ -625,7 +628,10 @@ runtime = 3
         ('[compute.local]\nbackend = "slurm"\n', ':2: the compute "local" is always this machine'),
         (
             "[compute.a]\nbackend = []\n",
-            ":2: `compute.a.backend` must be `local`, `slurm`, `kubernetes`, `ssh` or `command`, not a list",
+            (
+                ":2: `compute.a.backend` must be `local`, `slurm`, `gridengine`, `pbs`, `kubernetes`, "
+                "`ssh` or `command`, not a list"
+            ),
         ),
         (
             "[compute.local]\ncores = 0\n",

@@ -218,6 +218,36 @@ def _slurm(folder: Path) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
+def _gridengine(folder: Path) -> Iterator[Place]:
+    from gridengine import gridengine, obstacle
+
+    need(obstacle())
+    with gridengine() as made:
+        # It leaves alone what has made a session of its own; that of centres has cgroups.
+        yield Place(
+            folder=folder,
+            table='backend = "gridengine"',
+            variables=dict(made.variables),
+            finds_strangers=False,
+        )
+
+
+@contextlib.contextmanager
+def _pbs(folder: Path) -> Iterator[Place]:
+    """Slurm by its wrappers with the words of PBS."""
+    from pbs_words import obstacle, pbs_words
+
+    need(obstacle())
+    with pbs_words() as made:
+        yield Place(
+            folder=folder,
+            table=f'backend = "pbs"\n{made.table}',
+            variables=dict(made.variables),
+            finds_strangers=False,
+        )
+
+
+@contextlib.contextmanager
 def _spool(folder: Path) -> Iterator[Place]:
     """A batch system of another package, by its entry point."""
     with spool(folder / "installed") as variables:
@@ -291,6 +321,8 @@ def _kubernetes(folder: Path) -> Iterator[Place]:
 PLACES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Place]]] = {
     "local": _local,
     "slurm": _slurm,
+    "gridengine": _gridengine,
+    "pbs": _pbs,
     "spool": _spool,
     "ssh": _ssh,
     "command": _command,

@@ -253,8 +253,21 @@ def check_batch(choice: ComputeConfig, store: Path) -> Iterator[Finding]:
         yield _accounting(settings)
         yield _plugins(system, choice.batch)
     else:
-        yield _nodes_of(system, choice)
+        for finding in (*_said_by(system), _nodes_of(system, choice)):
+            yield finding
+            if finding.is_needed and not finding.is_well:
+                return
     yield from _trial_of_job(system, choice, store)
+
+
+def _said_by(system: BatchSystem) -> Iterator[Finding]:
+    """Yield what a batch system finds out about itself."""
+    try:
+        for what, remedy in system.check():
+            yield hint(what, remedy) if remedy else Finding(what)
+    except ComputeFailure as failure:
+        what, _, remedy = str(failure).partition("; ")
+        yield fault(what, remedy)
 
 
 def _controller(system: Slurm) -> tuple[Finding, dict[str, str]]:

@@ -21,6 +21,10 @@ LOCAL = "local"
 """The compute that is always there."""
 SLURM = "slurm"
 """The backend of a cluster with Slurm."""
+GRID_ENGINE = "gridengine"
+"""The backend of a cluster with Grid Engine."""
+PBS = "pbs"
+"""The backend of a cluster with PBS."""
 KUBERNETES = "kubernetes"
 """The backend of a cluster with Kubernetes."""
 SSH = "ssh"
@@ -80,6 +84,44 @@ class SlurmConfig(BatchConfig):
     """Time limit of a job: `30`, `1:30:00`, `2-0`; empty: from `timeout`, or the partition's."""
     mpi: tables.SlurmMpi = "mpirun"
     """How MPI ranks start: by `mpirun`, or by `srun`, `srun-pmi2` or `srun-pmix` in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridEngineConfig(BatchConfig):
+    """What a site file says of a cluster with Grid Engine; what is empty is left to it."""
+
+    options: tables.QsubOptions = ()
+    """More words for qsub, each as one text: `-l`, `arch=lx-amd64`."""
+    queue: values.Text = ""
+    """The queue; empty: any."""
+    project: values.Text = ""
+    """The project to charge."""
+    time: tables.WallTime = ""
+    """Time limit of a job: minutes, or `1:30:00`; empty: from `timeout`, or the queue's."""
+    pe: values.Text = "smp"
+    """The parallel environment of tasks on one node: all slots on one host; `smp` unless set."""
+    pe_nodes: values.Text = ""
+    """That of tasks on several nodes; `{cores}` stands for the slots on each: `mpi-{cores}`."""
+    memory: values.Text = ""
+    """The resource by which a slot asks for memory, such as `h_vmem`; empty: none is asked for."""
+    gpu: values.Text = "gpu"
+    """The resource that counts GPUs of a host; `gpu` unless set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PbsConfig(BatchConfig):
+    """What a site file says of a cluster with PBS; what is empty is left to PBS."""
+
+    options: tables.QsubOptions = ()
+    """More words for qsub, each as one text: `-W`, `group_list=physics`."""
+    queue: values.Text = ""
+    """The queue; empty: the default one."""
+    account: values.Text = ""
+    """The account to charge."""
+    time: tables.WallTime = ""
+    """Time limit of a job: minutes, or `1:30:00`; empty: from `timeout`, or the queue's."""
+    reach: values.Texts = ("ssh", "-oBatchMode=yes", "{node}")
+    """The words that start a process on another node of the job; ssh unless set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

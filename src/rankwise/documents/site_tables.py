@@ -36,6 +36,8 @@ _OUR_SBATCH_OPTIONS = (
     *("--job-name", "-J", "--output", "-o", "--error", "-e", "--array", "-a", "--wrap"),
     *("--parsable", "--wait", "-W", "--nodes", "-N", "--open-mode", "--chdir", "-D"),
 )
+_WALL_TIME = re.compile(r"\d+:[0-5]\d:[0-5]\d")
+_OUR_QSUB_OPTIONS = ("-N", "-o", "-e", "-j", "-t", "-J", "-terse", "-sync", "-I", "-S", "-C")
 _OUR_SSH_OPTIONS = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "RemoteCommand")
 
 
@@ -72,6 +74,20 @@ def _sbatch_option(value: str) -> str:
         raise wrong(f'must be an option of sbatch, "--name=value" as one text, not {quoted(value)}')
     if name in _OUR_SBATCH_OPTIONS:
         raise wrong(f"cannot be {code(name)}, which rankwise sets itself")
+    return value
+
+
+def _wall_time(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return f"{value // 60}:{value % 60:02}:00"
+    if not isinstance(value, str) or not _WALL_TIME.fullmatch(value):
+        raise wrong(f'must be minutes, or like "1:30:00", not {quoted(value)}')
+    return value
+
+
+def _qsub_option(value: str) -> str:
+    if value in _OUR_QSUB_OPTIONS:
+        raise wrong(f"cannot be {code(value)}, which rankwise sets itself")
     return value
 
 
@@ -162,11 +178,15 @@ Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Toleration = dict[Literal["key", "operator", "value", "effect", "tolerationSeconds"], Any]
 Tolerations = tuple[Toleration, ...]
 SbatchTime = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": ["string", "integer"]})]
+WallTime = Annotated[
+    str, BeforeValidator(_wall_time), WithJsonSchema({"type": ["string", "integer"]})
+]
 SlurmMpi = Annotated[values.Text, AfterValidator(_mpi)]
 _LISTED = (BeforeValidator(one_or_more), listed_schema({"type": "string"}))
 SbatchOptions = Annotated[
     tuple[Annotated[values.Text, AfterValidator(_sbatch_option)], ...], *_LISTED
 ]
+QsubOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_qsub_option)], ...], *_LISTED]
 SshOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_ssh_option)], ...], *_LISTED]
 Hosts = Annotated[
     tuple[Annotated[values.Text, check_that(_is_word, "must be a host")], ...], *_LISTED
@@ -336,6 +356,14 @@ class SlurmTable(SiteTable):
     """A cluster with Slurm."""
 
 
+class GridEngineTable(SiteTable):
+    """A cluster with Grid Engine."""
+
+
+class PbsTable(SiteTable):
+    """A cluster with PBS."""
+
+
 class BatchTable(SiteTable):
     """A cluster with the batch system of another package."""
 
@@ -348,6 +376,8 @@ class UnreadTable(SiteTable):
 
 CONFIGS: Mapping[type, type] = {
     SlurmTable: site_models.SlurmConfig,
+    GridEngineTable: site_models.GridEngineConfig,
+    PbsTable: site_models.PbsConfig,
     KubernetesTable: site_models.KubernetesConfig,
     SshTable: site_models.SshConfig,
     CommandTable: site_models.CommandConfig,
@@ -358,6 +388,8 @@ CONFIGS: Mapping[type, type] = {
 BACKENDS: Mapping[str, type[SiteTable]] = {
     LOCAL: LocalTable,
     site_models.SLURM: SlurmTable,
+    site_models.GRID_ENGINE: GridEngineTable,
+    site_models.PBS: PbsTable,
     KUBERNETES: KubernetesTable,
     site_models.SSH: SshTable,
     site_models.COMMAND: CommandTable,

@@ -34,7 +34,7 @@ from .dialect import Dialect, fill, read_dialect
 from .files import own_command, parse, read_json, redirect, rename, to_json
 from .order import BAD_ORDER, LOOPBACK, Order, Placement, read_order
 from .outcome import LOST, write_end
-from .processes import OUR_FAULT
+from .processes import CANCEL_SIGNALS, OUR_FAULT
 from .start import run_starter
 
 # How long the values of secrets may take: after a job was put back into the queue, a client that
@@ -60,7 +60,7 @@ def _begin(place: str) -> int:
     folder = Path(place)
     if place.startswith("@"):
         lines = os.fsdecode(Path(place[1:]).read_bytes()).splitlines()
-        folder = Path(lines[int(os.environ[dialect.array_index])])
+        folder = Path(lines[int(os.environ[dialect.array_index]) - dialect.first_index])
         # The jobs of an array write into one file otherwise.
         redirect(str(folder), 0)
     if not make_way(folder, dialect):
@@ -164,7 +164,9 @@ def counts_in(text: str) -> list[int]:
 
 def _lines_of_node_file(dialect: Dialect) -> list[str]:
     """Return the name of a node for each core."""
-    return Path(os.environ[dialect.node_file]).read_text().split()
+    lines = [line.split() for line in Path(os.environ[dialect.node_file]).read_text().splitlines()]
+    # `n1 4 long@n1 UNDEFINED`: a node with four cores.
+    return [name for name, *more in filter(None, lines) for _ in range(int(more[0]) if more else 1)]
 
 
 def _addresses(dialect: Dialect, names: list[str]) -> dict[str, str]:
@@ -455,6 +457,7 @@ def keep() -> int:
 def run_pilot(idle: str, folder: str) -> int:
     """Carry out orders until there are no more."""
     pilot = Pilot(Path(folder), float(idle))
-    signal.signal(signal.SIGTERM, pilot.end)
+    for number in CANCEL_SIGNALS:
+        signal.signal(number, pilot.end)
     pilot.run()
     return 0

@@ -25,14 +25,16 @@ class Dialect(Plain):
     system: str
     """Its name for people."""
     job: str
-    """The variable that has the number of the job. The next six are names of variables too."""
+    """The variable that has the number of the job. Those below are names of variables too."""
     array_index: str = ""
+    first_index: int = 0
+    """The value of `array_index` for the first job of an array."""
     restarts: str = ""
     """How often the job was started again."""
     nodes: str = ""
     """The names of its nodes."""
     node_file: str = ""
-    """A file with a line for each core: the name of its node."""
+    """A file with a line for each core: the name of its node; or for each node, with a count."""
     cores: str = ""
     """The cores of each node, as `4(x2),2`."""
     expand: Sequence[str] = ()

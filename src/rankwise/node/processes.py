@@ -37,6 +37,9 @@ STILL_THERE = 75
 # From linux/prctl.h.
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+# Grid Engine announces its SIGKILL by SIGUSR2, and a pause by SIGUSR1.
+CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2)
+UNHEEDED_SIGNALS = (signal.SIGHUP, signal.SIGUSR1)
 FORWARDED_SIGNALS = (
     *ENDING_SIGNALS,
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGALRM, signal.SIGWINCH),

@@ -28,11 +28,13 @@ from .outcome import (
 from .output import OutputStream, Redactor, drop_secrets
 from .placeholders import check_secrets, prepare
 from .processes import (
+    CANCEL_SIGNALS,
     ENDING_SIGNALS,
     OUR_FAULT,
     OUR_IGNORED,
     PR_SET_CHILD_SUBREAPER,
     SWEEP_SECONDS,
+    UNHEEDED_SIGNALS,
     Child,
     be_prompt,
     empty,
@@ -368,9 +370,10 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
     try:
         order = read_order(folder)
         signals: list[int] = []
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        OUR_IGNORED.append(signal.SIGHUP)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in UNHEEDED_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+            OUR_IGNORED.append(number)
+        for number in CANCEL_SIGNALS:
             signal.signal(number, lambda number, _: signals.append(number))
         # From here on, a signal cancels the attempt, also if no process has started yet.
         runner = Runner(order, wake_up_by_signals())

@@ -13,9 +13,8 @@ from rankwise.backends.batch.system import (
     INDEX,
     BatchJob,
     BatchNode,
-    BatchSystem,
     Cause,
-    Commands,
+    CommandSystem,
     Ending,
     JobState,
     Needs,
@@ -161,19 +160,19 @@ def read_nodes(text: str) -> list[tuple[BatchNode, bool]]:
 DIALECT = Dialect(**_DATA["dialect"])
 
 
-class Slurm(BatchSystem):
+class Slurm(CommandSystem):
     """Slurm by its own commands."""
 
     Settings = SlurmConfig
+    messages = _DATA["messages"]
     title = "Slurm"
     dialect = DIALECT
     # Where nothing else is configured, MaxArraySize is 1001, and each index must be below it.
     most_in_array = 1000
 
     def __init__(self, settings: SlurmConfig | None = None) -> None:
-        self._settings = settings if settings is not None else SlurmConfig()
+        super().__init__(settings if settings is not None else SlurmConfig())
         self.keeps_allocation = self._settings.mpi != "mpirun"
-        self.call = Commands(self)
 
     def options(self, needs: Needs) -> list[str]:
         """Return sbatch's options that say where a job runs and on what; the site's come last."""
@@ -317,15 +316,3 @@ class Slurm(BatchSystem):
         else:
             return state
         return replace(state, phase=Phase.OVER, cause=_CAUSES[word], word=word, line=memory)
-
-    def is_away(self, text: str) -> bool:
-        """Return whether it is only that slurmctld or slurmdbd does not answer."""
-        return any(words in text for words in _DATA["messages"]["away"])
-
-    def is_full(self, text: str) -> bool:
-        """Return whether a job was refused only because there are too many already."""
-        return any(words in text for words in _DATA["messages"]["full"])
-
-    def close(self) -> None:
-        """End commands that are under way."""
-        self.call.close()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import math
 import os
+import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -27,6 +28,7 @@ INDEX = "{index}"
 # A busy controller may answer late; after this time it counts as away.
 CALL_SECONDS = 60.0
 _MIB = 1 << 20
+_PATH = "RANKWISE_PATH"
 # What ending a task may take after its own limit, so that it is the runner who ends it.
 _MORE_SECONDS = 60
 
@@ -202,6 +204,13 @@ class BatchSystem(Protocol):
         """Return the nodes that jobs may get; empty: the system does not say."""
         return ()
 
+    def check(self) -> Iterator[tuple[str, str]]:
+        """Yield for `rankwise doctor` what there is, each with a remedy; empty: all is well.
+
+        ComputeFailure: no job can run.
+        """
+        yield from ()
+
     def explain(self, state: JobState, lines: Sequence[str]) -> JobState:
         """Return a more exact state, from what the system wrote into the output of the job."""
         del lines
@@ -253,6 +262,31 @@ def needs_of(task: Task, *, most_cores: int = 0, counts_gpus: bool = False) -> N
         minutes=minutes,
         is_alone=task.is_alone,
     )
+
+
+def standalone(job: BatchJob, index: str = "") -> str:
+    """Return a script that does by itself what not every system has options for.
+
+    It begins in our folder, with our PATH, which a login shell has replaced, and appends its output
+    to a file of any name. `index` is what the shell makes the index of a member from.
+    """
+    first, _, rest = job.script.partition("\n")
+    output = shlex.quote(str(job.output)).replace(INDEX, f"'{index}'")
+    folder = shlex.quote(str(Path.cwd()))
+    path = f'PATH="${{{_PATH}:-$PATH}}"'
+    return "\n".join((first, f"exec >>{output} 2>&1", f"cd {folder} || cd /", path, rest))
+
+
+def wall_time(minutes: int) -> str:
+    """Return a limit of time as `1:30:00`; empty: there is none."""
+    return f"{minutes // 60}:{minutes % 60:02}:00" if minutes else ""
+
+
+def exported(job: BatchJob) -> dict[str, str]:
+    """Return the environment of a command that passes its own on to a job."""
+    # Systems that list variables in lines or with commas do not get functions of the shell right.
+    plain = {name: value for name, value in job.environment.items() if "\n" not in value}
+    return {**plain, _PATH: plain.get("PATH", os.defpath)}
 
 
 def largest_node(nodes: Sequence[BatchNode]) -> Resources | None:
@@ -336,3 +370,40 @@ def failure_of(system: BatchSystem, name: str, code: int, words: str) -> Compute
     if system.is_full(text):
         return QueueFull(text)
     return ComputeFailure(text)
+
+
+class CommandSystem(BatchSystem):
+    """A batch system by commands whose messages say what is the matter."""
+
+    messages: ClassVar[Mapping[str, Sequence[str]]]
+    """Parts of messages: `away`, there was no answer; `full`, there are too many jobs already;
+    `over`, there was nothing to cancel."""
+
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings
+        self.call = Commands(self)
+
+    def says(self, kind: str, text: str) -> bool:
+        """Return whether a message is of this kind."""
+        return any(words in text for words in self.messages[kind])
+
+    def is_away(self, text: str) -> bool:
+        return self.says("away", text)
+
+    def is_full(self, text: str) -> bool:
+        return self.says("full", text)
+
+    def delete(self, job_id: str, ending: Ending, *command: str) -> None:
+        """Cancel a job by a command that ends it gently where it runs."""
+        if ending is Ending.IF_WAITING:
+            state = self.states([job_id]).get(job_id)
+            if state is None or not state.is_waiting:
+                return
+        try:
+            self.call(command)
+        except ComputeFailure as failure:
+            if isinstance(failure, Unreachable) or not self.says("over", str(failure)):
+                raise
+
+    def close(self) -> None:
+        self.call.close()
