@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+from rankwise.backends.base import Unreachable
 from rankwise.backends.batch.system import (
     BatchJob,
     BatchNode,
