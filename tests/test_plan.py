@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+
+import pytest
+
 from rankwise.plan import (
     Check,
     Process,
@@ -11,6 +15,7 @@ from rankwise.plan import (
     Task,
     body_of,
     fill_in,
+    fill_in_line,
     later,
     show,
     task_of,
@@ -49,6 +54,26 @@ def test_marks_are_filled_in_where_they_stand() -> None:
     text = f"--addr={later('address:0')}:{later('port:master@0')} in {later('folder')}"
     known = {"address:0": "127.0.0.1", "port:master@0": "20001", "folder": "/tmp/a"}
     assert fill_in(text, known.__getitem__) == "--addr=127.0.0.1:20001 in /tmp/a"
+
+
+@pytest.mark.parametrize("folder", ["/plain", "/a b", "/it's", '/"$HOME" `x` \\'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "printf %s {}/x",
+        'printf %s "{}"/x',
+        """printf %s '{}/x'""",
+        """echo 'a \\' "it's" >&2; printf %s {}/x""",
+        """echo \\' \\" >&2; printf %s "{}/x\"""",
+    ],
+)
+def test_a_value_in_a_line_for_the_shell_is_one_word_whatever_quotes_are_around(
+    folder: str, line: str
+) -> None:
+    marked = fill_in_line(line.format(later("at")), lambda _: f"{later('artifacts:a')}/")
+    filled = fill_in_line(marked, lambda _: folder)
+    done = subprocess.run(["sh", "-c", filled], capture_output=True, text=True, check=True)
+    assert done.stdout.replace("//", "/") == f"{folder}/x"
 
 
 def test_people_read_marks_in_words() -> None:

@@ -11,6 +11,7 @@ import json
 import math
 import operator
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -51,6 +52,31 @@ def later(what: str) -> str:
 def fill_in(text: str, value_of: Callable[[str], str]) -> str:
     """Replace every mark by its value."""
     return _MARK.sub(lambda found: value_of(found[1]), text)
+
+
+# What is closed stands first, so that a quotation mark behind it is open.
+_OPEN_QUOTE = re.compile(r"""(?:[^\\'"]|\\.|'[^']*'|"(?:[^\\"]|\\.)*")*(['"]?)""", re.DOTALL)
+
+
+def fill_in_line(line: str, value_of: Callable[[str], str]) -> str:
+    """Replace every mark of a line for the shell: each value stays a part of its word.
+
+    `value_of` may return a mark again, also within a path.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        value = value_of(found[1])
+        # A folder of the run may have any name; what the runner fills in needs no quotes.
+        sample = fill_in(value, lambda what: " " if what.startswith("artifacts:") else "0")
+        if shlex.quote(sample) == sample:
+            return value
+        before = _OPEN_QUOTE.match(line, 0, found.start())
+        if before is None or not before[1]:
+            return shlex.quote(value)
+        is_single = before[1] == "'"
+        return value.replace("'", "'\\''") if is_single else re.sub(r'([\\"$`])', r"\\\1", value)
+
+    return _MARK.sub(value, line)
 
 
 def show(text: str) -> str:
@@ -149,11 +175,12 @@ class RuntimeChoice:
     name: str = "current"
     """As the document calls it."""
     kind: str = "current"
-    """`current` (the interpreter of rankwise), `python` (that of a folder), `uv`, `container`,
-    `modules`."""
+    """`current` (the interpreter of rankwise), `python` (that of a folder), `uv`, `conda`,
+    `container`, `modules`."""
     python: str = ""
     """python: the interpreter; uv: the version that is wanted."""
     requirements: tuple[str, ...] = ()
+    """uv: packages; conda: what stands in the conda file, as JSON."""
     lock: str = ""
     """uv: a file with more of them."""
     lock_digest: str = ""
@@ -161,7 +188,7 @@ class RuntimeChoice:
     modules: tuple[str, ...] = ()
     image: str = ""
     engine: str = ""
-    """docker, podman or apptainer; empty: the first that is there."""
+    """docker, podman or apptainer; empty: the first that is there. conda: what makes it."""
 
 
 TOOLS_PYTHON = "rankwise-python"
@@ -277,6 +304,10 @@ class Task:
     folder: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to write into the attempt's folder before anything starts."""
+    folders: tuple[str, ...] = ()
+    """Folders to make before anything starts."""
+    mounts: tuple[str, ...] = ()
+    """Files and folders elsewhere that its containers see too."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """For all processes; a process's own go before these."""
     secrets: tuple[str, ...] = ()
@@ -377,11 +408,18 @@ def claim_of(task: Task, most: Resources) -> Resources:
     return dataclasses.replace(task.resources, cores=cores)
 
 
-def with_texts(task: Task, change: Callable[[str], str], **more: Any) -> Task:
+def with_texts(
+    task: Task,
+    change: Callable[[str], str],
+    change_line: Callable[[str], str] | None = None,
+    **more: Any,
+) -> Task:
     """Return a task with another text wherever it has one: commands, variables and files.
 
-    `more` are other fields to change; a copy of its own would take as long again.
+    `change_line` is for lines that a shell reads. `more` are other fields to change; a copy of its
+    own would take as long again.
     """
+    of_line = change_line or change
 
     def changed(values: Mapping[str, str]) -> dict[str, str]:
         return {name: change(value) for name, value in values.items()}
@@ -389,7 +427,7 @@ def with_texts(task: Task, change: Callable[[str], str], **more: Any) -> Task:
     processes = []
     for process in task.processes:
         old = process.command
-        command = change(old) if isinstance(old, str) else tuple(map(change, old))
+        command = of_line(old) if isinstance(old, str) else tuple(map(change, old))
         environment = changed(process.environment)
         processes.append(dataclasses.replace(process, command=command, environment=environment))
     return dataclasses.replace(
@@ -397,6 +435,8 @@ def with_texts(task: Task, change: Callable[[str], str], **more: Any) -> Task:
         processes=tuple(processes),
         environment=changed(task.environment),
         files=changed(task.files),
+        folders=tuple(map(change, task.folders)),
+        mounts=tuple(map(change, task.mounts)),
         **more,
     )
 

@@ -327,7 +327,10 @@ LEAST = "type: command\ncommand: x\n"
         ("resources: {instance_count: 2}", "3:13: 2 nodes need a `distribution` that says how they work together"),
         ("compute: {target: a, instance_count: 2}", "3:22: in a command job the number of nodes is `resources.instance_count`"),
         ("timeout: 3", "3:1: unknown field `timeout`: put it into `limits`"),
-        ("environment: {image: x}", "3:14: `environment` must be text, not a mapping"),
+        ("environment: [x]", "3:14: `environment` must be a mapping of `name: value` lines, not a list"),
+        ("environment: {images: x}", "3:15: unknown field `images`: did you mean `image`?"),
+        ("environment: {image: x, build: {path: y}}", "3:15: an environment has `build` or `image`, not both"),
+        ("environment: {conda_file: [numpy]}", "3:15: `conda_file` must be a path, or a mapping"),
         ("inputs: {a: [1]}", "3:13: `inputs.a` must be a mapping of `name: value` lines, not a list"),
     ],
 )  # fmt: skip

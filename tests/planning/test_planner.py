@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from rankwise.documents.load import TYPES
+from rankwise.documents.load import AZURE_TYPES, TYPES
 from rankwise.plan import DOCUMENTS, later
 from rankwise.planning import plan_from
 from rankwise.planning.planner import PLANNERS
 
 
 def test_every_type_has_its_planner() -> None:
-    assert PLANNERS.keys() == TYPES.keys()
+    assert PLANNERS.keys() == {*TYPES, *AZURE_TYPES}
 
 
 def test_documents_of_one_run_keep_their_variables_to_themselves(tmp_path: Path) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -231,3 +234,120 @@ def test_parameter_servers_and_workers_are_a_job(shop: Shop) -> None:
 def test_parameter_servers_and_workers_are_a_job_of_kubernetes(shop: Shop) -> None:
     """A TensorFlow job on Kubernetes: parameter servers with a CPU, workers with 4 GPUs."""
     assert places(run(shop, "tensorflow-k8s.yaml")[1]) == SERVERS + WORKERS
+
+
+# The same service's documents of today, as people have them
+
+SCHEMA = "$schema: https://azuremlschemas.azureedge.net/latest/{}.schema.json\n"
+COMMAND_JOB = (
+    SCHEMA.format("commandJob")
+    + """\
+display_name: Copy a table
+code: src
+command: |
+  cat ${{inputs.table}} ${{inputs.local}}/more.csv > ${{outputs.far}}/all.csv
+  cp ${{outputs.far}}/all.csv ${{outputs.near}}/it.csv
+  echo "rows: $(wc -l < ${{outputs.near}}/it.csv)" | tee ./outputs/log.txt
+inputs:
+  table: {type: uri_file, path: "URL/iris.csv"}
+  local: {type: uri_folder, path: ./my data}
+outputs:
+  far: {type: uri_folder, path: azureml://datastores/blob/paths/x}
+  near: {path: ./kept}
+environment: {build: {path: docker-context}}
+"""
+)
+COMPONENT = (
+    SCHEMA.format("commandComponent")
+    + """\
+name: prepare
+type: command
+version: 1
+inputs: {word: {type: string}, times: {type: integer, default: 2}}
+outputs: {text: {type: uri_folder}}
+command: for i in $(seq ${{inputs.times}}); do echo ${{inputs.word}} >> ${{outputs.text}}/it; done
+"""
+)
+PIPELINE = (
+    SCHEMA.format("pipelineJob")
+    + """\
+type: pipeline
+display_name: Prepare and count
+settings: {default_compute: azureml:gpu-cluster}
+inputs: {word: hello}
+outputs: {count: {path: ./counted}}
+jobs:
+  count:
+    command: wc -l < ${{inputs.text}}/it > ${{outputs.number}}/n
+    inputs: {text: "${{parent.jobs.prepare.outputs.text}}"}
+    outputs: {number: "${{parent.outputs.count}}"}
+  prepare:
+    component: ./prepare.yml
+    inputs: {word: "${{parent.inputs.word}}"}
+"""
+)
+SWEEP = (
+    SCHEMA.format("sweepJob")
+    + """\
+type: sweep
+trial: {command: "echo tried ${{inputs.a}} ${{search_space.b}} ${{search_space.c}}"}
+inputs: {a: 0.5}
+sampling_algorithm: grid
+search_space: {b: {type: choice, values: [x, y]}, c: {type: choice, values: [1, 2]}}
+objective: {goal: minimize, primary_metric: loss}
+limits: {max_concurrent_trials: 2}
+"""
+)
+
+
+@sentence(PAGE, ran="rankwise run command.yml", said="A command job of v2 runs as it is.")
+def test_a_command_job_of_today_runs_as_it_is(shop: Shop) -> None:
+    """Its inputs are fetched or found, its outputs have folders, and its name is that of the run."""
+    shop.write("my data/more.csv", "3,4\n")
+    shop.write("served/iris.csv", "1,2\n")
+    shop.variables["XDG_CACHE_HOME"] = str(shop.folder / "cache")
+    handler = partial(SimpleHTTPRequestHandler, directory=shop.folder / "served")
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        shop.write("command.yml", COMMAND_JOB.replace("URL", url))
+        said = shop.rankwise("run", "command.yml")
+        server.shutdown()
+        thread.join()
+    assert said.exit_code == 0, said
+    assert "the image of docker-context is not built: using the current Python" in flat(said)
+    assert "azureml://datastores/blob/paths/x is in Azure; it goes to the folder of" in flat(said)
+    assert "rows: 2" in said.output, said
+    assert (shop.folder / "kept" / "it.csv").read_text() == "1,2\n3,4\n"
+    # What was fetched stays.
+    again = shop.rankwise("run", "command.yml")
+    assert again.exit_code == 0, again
+    assert "Copy-a-table-2  passed" in shop.rankwise("list").output
+
+
+@sentence(PAGE, ran="rankwise run pipeline.yml", said="A pipeline job of v2 runs as it is.")
+def test_a_pipeline_job_runs_its_jobs_in_order(shop: Shop) -> None:
+    """Its jobs, of which one is a component, read what others have written."""
+    shop.write("prepare.yml", COMPONENT)
+    shop.write("pipeline.yml", PIPELINE)
+    said = shop.rankwise("run", "pipeline.yml")
+    assert said.exit_code == 0, said
+    assert (shop.folder / "counted" / "n").read_text().strip() == "2"
+    alone = shop.rankwise("run", "prepare.yml")
+    assert alone.exit_code == 1, alone
+    assert "not run: no value for the inputs word" in flat(alone)
+
+
+@sentence(PAGE, ran="rankwise run sweep.yml", said="A sweep job of v2 over choices runs as it is.")
+def test_a_sweep_job_tries_each_combination(shop: Shop) -> None:
+    """There is a trial for each combination of values."""
+    shop.write("sweep.yml", SWEEP)
+    said = shop.rankwise("run", "sweep.yml")
+    assert said.exit_code == 0, said
+    tried = re.findall(r"tried (.*)", said.output)
+    assert sorted(tried) == ["0.5 x 1", "0.5 x 2", "0.5 y 1", "0.5 y 2"]
+
+
+def flat(said: Said) -> str:
+    return " ".join(f"{said.output} {said.errors}".split())

@@ -137,6 +137,7 @@ def make_order(
         unset=[*sorted(os.environ.keys() - outer.keys()), *runtime.unset],
         path=runtime.path,
         files=task.files,
+        folders=task.folders,
         secrets=task.secrets,
         gpus=gpus,
         timeout=task.timeout,
@@ -161,7 +162,7 @@ def _process_order(
             command,
             folder=nodes[process.node].folder,
             # The runner keeps logs and records of all processes in this folder.
-            mounts=[str(job.attempt.folder)],
+            mounts=[str(job.attempt.folder), *job.task.mounts],
             names=[*OWN_VARIABLES, *environment, *own, *job.task.secrets],
             gpus=process.resources.gpus,
         )

@@ -264,10 +264,12 @@ class Input(Model):
 
     value: values.Written | None = Field(default=None, examples=[0.01])
     """The value itself, put in as it is written."""
-    path: values.Text = Field(default="", examples=["./data"])
-    """A file or a folder, put in as it is written."""
+    path: values.Text = Field(default="", examples=["./data", "https://example.org/iris.csv"])
+    """A file or a folder, from that of the document, or an address in the web, which is fetched
+    once. Names of Azure ML stand in `[inputs]` of rankwise.toml.
+    """
     type: values.Text = Field(default="", examples=["uri_folder"])
-    """Kind of the input in Azure ML."""
+    """Kind of the input in Azure ML; `uri_folder`: a folder, also around what is fetched."""
     mode: values.Text = Field(default="", examples=["ro_mount", "download"])
     """How Azure ML brings it in."""
 
@@ -282,14 +284,29 @@ class Input(Model):
 
 
 class JobOutput(Model):
-    """Something that `${{outputs.NAME}}` stands for in the command."""
+    """A folder that `${{outputs.NAME}}` stands for in the command. A text alone is the path."""
+
+    short_form: ClassVar[str] = "path"
 
     type: values.Text = Field(default="", examples=["uri_folder"])
-    """Kind of the output in Azure ML."""
+    """Kind of the output in Azure ML; `uri_file`: a file."""
     path: values.Text = Field(default="", examples=["out"])
-    """Where it goes; none given: a folder of the run."""
+    """Where it goes; none given, or an address in Azure: a folder of the run."""
     mode: values.Text = Field(default="", examples=["rw_mount"])
     """How Azure ML takes it."""
+    name: values.Text = Field(default="", examples=["my_model"])
+    """Name by which Azure ML keeps it."""
+    version: values.Written = Field(default="", examples=[1])
+    """Version of that name."""
+    description: str = ""
+    """A note for people."""
+
+
+JobOutputs = dict[
+    values.Variable,
+    # An output may be a name alone, `model:`, which YAML takes for None.
+    Annotated[JobOutput, pydantic.BeforeValidator(lambda given: {} if given is None else given)],
+]
 
 
 # Bounded, so that a text full of beginnings is not searched to its end from each of them.

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from rankwise.documents import common, values
 from rankwise.documents.common import ComputeRef, Conflict, Model, RestartPolicy
 from rankwise.documents.values import number_in, whole
-from rankwise.documents.written import entries_in, mapping_in
+from rankwise.documents.written import entries_in, given_in, mapping_in
 from rankwise.wording import code
 
 
@@ -306,6 +306,51 @@ class JobLimits(Model):
     """Longest run time: seconds, or with units; none given: no limit."""
 
 
+class ImageSource(Model):
+    """The folder from which an image is built."""
+
+    path: values.Text = Field(examples=["docker-context"])
+    """The folder, from that of the document."""
+    dockerfile_path: values.Text = "Dockerfile"
+    """The file with the steps, from that folder."""
+
+
+class JobEnvironment(Model):
+    """What a command runs in. A text alone is its name."""
+
+    short_form: ClassVar[str] = "name"
+
+    name: values.Text = Field(default="", examples=["azureml:pytorch-1.7:1"])
+    """Its name, which rankwise.toml maps to a Python, a virtual environment or a container."""
+    image: values.Text = Field(default="", examples=["library/python:3.12"])
+    """An image, used where a container engine is installed."""
+    conda_file: Annotated[Any, Field(examples=["conda.yaml"])] = None
+    """A conda file, or what stands in it: conda or micromamba makes the environment where it is
+    installed, else uv makes one of the packages of pip.
+    """
+    build: ImageSource | None = None
+    """The folder from which its image is built."""
+    version: Annotated[Any, _foreign("Its version.")] = None
+    description: Annotated[Any, _foreign("A note for people.")] = None
+    tags: Annotated[Any, _foreign("Notes.")] = None
+    os_type: Annotated[Any, _foreign("The operating system.")] = None
+    inference_config: Annotated[Any, _foreign("How a model is served.")] = None
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        said = contents.get("conda_file")
+        if said is not None and not isinstance(said, Mapping | str):
+            yield Conflict(("conda_file",), "`conda_file` must be a path, or a mapping")
+        if contents.get("build") is not None:
+            for name in given_in(contents, ("image", "conda_file")):
+                yield Conflict((name,), f"an environment has `build` or `{name}`, not both")
+
+    @property
+    def is_inline(self) -> bool:
+        """Return whether it is described here, and not only named."""
+        return bool(self.image or self.conda_file or self.build)
+
+
 class CommandJob(JobModel):
     """One command, which rankwise starts once for each process of the distribution."""
 
@@ -320,26 +365,20 @@ class CommandJob(JobModel):
     """The line to run, by the shell."""
     code: Code | None = None
     """The folder with the program; none given: that of the document."""
-    environment: values.Text = Field(default="", examples=["azureml:pytorch-1.7:1"])
-    """Name of what the command runs in. rankwise.toml says what it is: this Python, a virtual
-    environment or a container.
-    """
+    environment: JobEnvironment = Field(default_factory=JobEnvironment)
+    """What the command runs in."""
     compute: ComputeRef = Field(default_factory=ComputeRef)
     """Where to run."""
     resources: JobResources = Field(default_factory=JobResources)
     """Number of nodes, and more."""
     distribution: Distribution | None = None
     """How processes find each other; none given: there is one process."""
-    outputs: dict[
-        values.Variable,
-        # An output may be a name alone, `model:`, which YAML takes for None.
-        Annotated[common.JobOutput, BeforeValidator(lambda given: {} if given is None else given)],
-    ] = Field(default={})
+    outputs: common.JobOutputs = Field(default={})
     """What `${{outputs.NAME}}` stands for in the command."""
     limits: JobLimits = Field(default_factory=JobLimits)
     """Limit of the run time."""
-    display_name: str = ""
-    """A name for people."""
+    display_name: str = Field(default="", examples=["Digits on two nodes"])
+    """A name for people, by which runs go where there is no `name`."""
     identity: Annotated[Any, _foreign("Who the job acts for.")] = None
     services: Annotated[Any, _foreign("Ways into the running job.")] = None
     queue_settings: Annotated[Any, _foreign("How urgent the job is.")] = None

@@ -36,8 +36,23 @@ TYPES: Mapping[str, str] = {
 }
 """What `type:` may be, and the module and the model of each type."""
 
+AZURE_TYPES: Mapping[str, str] = {
+    "pipeline": "azure_jobs:PipelineJob",
+    "sweep": "azure_jobs:SweepJob",
+    "component": "azure_jobs:Component",
+}
+"""The types that only documents written for Azure ML have."""
+
 # Azure ML lets a document's schema stand for its type.
-_TYPE_OF_SCHEMA = {"commandJob.schema.json": "command"}
+_TYPE_OF_SCHEMA = {
+    "commandJob.schema.json": "command",
+    "commandComponent.schema.json": "component",
+    "pipelineJob.schema.json": "pipeline",
+    "sweepJob.schema.json": "sweep",
+}
+_AZURES_OWN = ("automl", "finetuning", "import", "parallel", "spark")
+# What tells such a document from one of ours whose type is misspelt.
+_TELLING = {"pipeline": "jobs", "sweep": "trial"}
 
 STARTERS = Path(__file__).parent / "starters"
 """The folder of documents to start from, one of each type."""
@@ -45,7 +60,8 @@ STARTERS = Path(__file__).parent / "starters"
 
 def model_of(type_name: str) -> type[DocumentModel]:
     """Return the model of a type. Imports only its module: a command needs few of them."""
-    model: type[DocumentModel] = pkgutil.resolve_name(f"rankwise.documents.{TYPES[type_name]}")
+    module = TYPES.get(type_name) or AZURE_TYPES[type_name]
+    model: type[DocumentModel] = pkgutil.resolve_name(f"rankwise.documents.{module}")
     return model
 
 
@@ -116,13 +132,19 @@ class Document:
         return f"{self.path}{at or ''}"
 
 
-def load(path: Path) -> Document:
-    """Read and check a document; raises InputError with a line for every problem."""
+def load(path: Path, kind: str = "") -> Document:
+    """Read and check a document, of a type that is known; raises InputError for every problem."""
     reading = read_document(path)
+    if kind:
+        at = reading.contents.position
+        reading.contents.put("type", kind, at, at)
     model = parse(reading)
     # Runs have the name of the document, or of its file.
     if not model.name:
-        model = model.model_copy(update={"name": fit_name(path.stem)})
+        shown = getattr(model, "display_name", "")
+        # Of a name in another script, nothing would be left.
+        name = shown if re.search("[A-Za-z0-9]", shown) else path.stem
+        model = model.model_copy(update={"name": fit_name(name)})
     return Document(path=path, text=reading.text, model=model, contents=reading.contents)
 
 
@@ -142,9 +164,10 @@ def parse(reading: DocumentSource) -> DocumentModel:
     problems = list(reading.problems)
     # A missing `type` is added here: all errors are places in what was read, which stay.
     contents = reading.contents
+    _refuse_azures_own(contents, reading.name)
     problems += _find_type(contents)
     chosen = contents.get("type")
-    name = chosen if isinstance(chosen, str) and chosen in TYPES else None
+    name = chosen if isinstance(chosen, str) and _is_type(chosen, contents) else None
     if name is None:
         problems.append(_wrong_type(contents))
         # The rest is checked as the type that was most likely meant, to report all at once.
@@ -159,15 +182,36 @@ def parse(reading: DocumentSource) -> DocumentModel:
     return model
 
 
+def _refuse_azures_own(contents: LocatedMapping, name: str) -> None:
+    """Raise InputError for a document of Azure ML of which there is no counterpart."""
+    folder, _, schema = str(contents.get("$schema")).rpartition("/")
+    is_unknown = "azuremlschemas." in folder and schema not in _TYPE_OF_SCHEMA
+    kind = schema.removesuffix(".schema.json") if is_unknown else contents.get("type")
+    if is_unknown or kind in _AZURES_OWN:
+        here = "rankwise runs command, pipeline and sweep jobs, and command components"
+        at = contents.values_at["$schema" if is_unknown else "type"]
+        message = f"{code(str(kind))} is for Azure ML alone: {here}"
+        raise written.as_error(name, [Problem(at, message)])
+
+
+def _is_type(name: str, contents: LocatedMapping) -> bool:
+    is_azure = "$schema" in contents or _TELLING.get(name, "type") in contents
+    return name in TYPES or (name in AZURE_TYPES and is_azure)
+
+
 def _find_type(contents: LocatedMapping) -> Iterator[Problem]:
     """Add `type` if a schema or a misspelt `type` stands for it; yield a problem for the latter."""
-    if contents.get("type") is not None:
-        return
     schema = contents.get("$schema")
     kind = _TYPE_OF_SCHEMA.get(schema.rpartition("/")[2]) if isinstance(schema, str) else None
+    # A component says `command`, which is what it runs.
+    if contents.get("type") is not None and kind != "component":
+        return
     if kind is not None:
         at = contents.keys_at["$schema"]
         contents.put("type", kind, at, at)
+    # Azure ML takes a document without either for a command job.
+    elif "command" in contents and contents.keys() <= {*model_of("command").fields()}:
+        contents.put("type", "command", contents.position, contents.position)
     # The rest is checked with this type, to report all errors at once.
     elif "type" not in contents and (alike := nearest("type", contents)):
         at = contents.keys_at[alike]

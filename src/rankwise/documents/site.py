@@ -77,6 +77,10 @@ class Site:
         )
         raise InputError(f'{short_path(str(self.file))}: there is no [notify] table "{name}"{hint}')
 
+    def input(self, name: str) -> str:
+        """Return the file or folder here for an input that is elsewhere; empty: none is known."""
+        return next((layer.inputs[name] for layer in self.layers if name in layer.inputs), "")
+
     @property
     def notified(self) -> tuple[str, ...]:
         """Return the names of all recipients."""

@@ -52,6 +52,7 @@ def read_layer(
             name: _notified(table, name=name, place=place("notify", name))
             for name, table in said.notify.items()
         },
+        inputs=said.inputs,
         default_compute=said.defaults.compute,
         default_runtime=said.defaults.runtime,
     )

@@ -365,6 +365,8 @@ class Layer:
     runtimes: Mapping[str, RuntimeChoice] = field(default_factory=dict)
     notified: Mapping[str, NotifyConfig] = field(default_factory=dict)
     """Recipients of the results of runs."""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    """Files and folders here, by names that inputs have elsewhere."""
     default_compute: str = ""
     default_runtime: str = ""
 

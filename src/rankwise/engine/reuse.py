@@ -13,7 +13,7 @@ from pathlib import Path
 from rankwise.documents.site_models import CURRENT
 from rankwise.errors import InputError
 from rankwise.files import digest_of_files, read_left, without_match
-from rankwise.plan import Plan, Reuse, Task, filled_in, later
+from rankwise.plan import Plan, Reuse, Task, fill_in, fill_in_line, later, with_texts
 from rankwise.records import IDENTITY, OUTPUTS, read_exports
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import State, Store, TaskRow
@@ -58,7 +58,12 @@ class EarlierTasks:
         """
         if left := self._merged(task.inherits):
             task, runtime = _with_inherited(task, runtime, left)
-        return filled_in(task, self._value), runtime
+        filled = with_texts(
+            task,
+            lambda text: fill_in(text, self._value),
+            lambda line: fill_in_line(line, self._value),
+        )
+        return filled, runtime
 
     def _value(self, mark: str) -> str:
         kind, _, name = mark.partition(":")

@@ -111,6 +111,8 @@ class Order(Plain):
     """Folders before all others of PATH."""
     files: Mapping[str, str] = {}
     """Files to write into its folder, by name."""
+    folders: Sequence[str] = ()
+    """Folders to make, with marks."""
     secrets: Sequence[str] = ()
     """Names of variables whose values come by another way."""
     gpus: Sequence[str] = ()

@@ -167,8 +167,8 @@ def write_files(order: Order, marks: Marks) -> None:
     for name, text in order.files.items():
         write_file(f"{folder}/{name}", marks.fill_in(text))
     write_file(f"{folder}/etc-hosts", hosts_file(order))
-    for node in order.nodes:
-        os.makedirs(node.folder, exist_ok=True)
+    for path in (*(node.folder for node in order.nodes), *map(marks.fill_in, order.folders)):
+        os.makedirs(path, exist_ok=True)
     own = own_command()
     for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
         line = " ".join(shell_quote(word) for word in (*own, *arguments))

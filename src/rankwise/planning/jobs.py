@@ -123,7 +123,7 @@ def runtimes_of(document: Document) -> set[str]:
     """Return the names of the runtimes in a document."""
     model = document.model
     if isinstance(model, models.CommandJob):
-        return {model.environment}
+        return set() if model.environment.is_inline else {model.environment.name}
     return {role.spec.environment for role in _roles(model).values()}
 
 
@@ -191,15 +191,21 @@ _ON_KUBERNETES = ("AksCompute", "AksCluster")
 _OUTPUT = re.compile(r"\$\{\{\s*outputs\.(\w+)\s*\}\}")
 
 
+def _runtime_of(said: models.JobEnvironment, site: Site) -> RuntimeChoice:
+    if said.image and said.conda_file is None:
+        return RuntimeChoice(name=said.name or said.image, kind="container", image=said.image)
+    return site.runtime("" if said.is_inline else said.name)
+
+
 def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str, Any]:
     distribution = model.distribution
-    runtime = site.runtime(model.environment)
+    runtime = _runtime_of(model.environment, site)
     places = {
         name: str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
         for name, output in model.outputs.items()
     }
     # Inputs are put in later, by `task_for`; outputs are known to command jobs only.
-    command = _OUTPUT.sub(lambda found: places[found[1]], model.command)
+    command = _OUTPUT.sub(lambda found: places.get(found[1], found[0]), model.command)
 
     def role(name: str, replicas: int | None = None) -> RoleRequest:
         return RoleRequest(
@@ -259,9 +265,30 @@ def plan_job(document: Document, options: PlanOptions) -> Planned:
             f"{document.path}: `{field}` has no effect here"
             for field in document.model.without_effect()
         ]
+    around = None
+    if _has_surroundings(document.model, request):
+        # Most commands stand alone, and need nothing of this.
+        from rankwise.planning.azure import Surroundings
+
+        around = Surroundings(document=document, request=request, site=options.site)
+        request = around.arrange()
+        notices += around.notices
     if request.kind == "mpi":
         notices += missing_mpi(request.roles[0].runtime, options.site.compute(compute))
-    return Planned(tasks=[task_of(request, options.site)], notices=notices)
+    task = task_of(request, options.site)
+    return Planned(tasks=[task] if around is None else around.tasks(task), notices=notices)
+
+
+PIP = re.compile(r"\bpip[\d.]*\s+install\b")
+
+
+def _has_surroundings(model: object, request: JobRequest) -> bool:
+    """Return whether a command refers to files, describes its environment or installs packages."""
+    is_described = isinstance(model, models.CommandJob) and (
+        bool(model.outputs) or model.environment.is_inline or "outputs/" in model.command
+    )
+    installs = any(PIP.search(role.command) for role in request.roles)
+    return is_described or installs or bool(request.inputs)
 
 
 def task_of(request: JobRequest, site: Site) -> Task:

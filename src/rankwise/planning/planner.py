@@ -137,6 +137,9 @@ PLANNERS = {
     "Suite": "suites:plan_suite",
     "Pipeline": "pipelines:plan_pipeline",
     "Matrix": "matrix:plan_matrix",
+    "pipeline": "azure:plan_pipeline_job",
+    "sweep": "azure:plan_sweep_job",
+    "component": "azure:plan_component",
 }
 """The module and the function for each type."""
 

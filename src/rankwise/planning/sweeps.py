@@ -195,7 +195,7 @@ def plan_sweep(document: Document, options: PlanOptions) -> Planned:
     plan_case = _Templates(model, options, compute, folder)
     singles = [plan_case(case) for case in cases]
     _check_budget(document, model, singles)
-    keys = _keys(cases)
+    keys = keys_of(cases)
     tasks = [
         _trial(single, case, model, key, trial)
         # All cases once, then all again: a slow hour of the machine is shared by all cases.
@@ -364,7 +364,7 @@ def _metrics(model: Sweep, case: SweepCase) -> tuple[Metric, ...]:
     return tuple(Metric(**metric.model_dump(exclude={"when"})) for metric in metrics)
 
 
-def _keys(cases: Sequence[SweepCase]) -> list[str]:
+def keys_of(cases: Sequence[SweepCase]) -> list[str]:
     """Return a unique key for each case, which can be the name of a folder."""
     taken: dict[str, int] = {}
     keys = []

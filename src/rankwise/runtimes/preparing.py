@@ -12,7 +12,7 @@ from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
 from rankwise.runtimes.base import PreparedRuntime, Runtime, Say
 
-SLOW_KINDS = ("uv", "container")
+SLOW_KINDS = ("uv", "conda", "container")
 """Kinds that may take minutes the first time."""
 
 
@@ -74,6 +74,7 @@ _KINDS = {
     "current": "interpreter:prepare_current",
     "python": "interpreter:prepare_python",
     "uv": "uv:prepare",
+    "conda": "uv:prepare",
     "container": "container:prepare",
     "modules": "base:prepare",
 }

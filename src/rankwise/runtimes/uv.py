@@ -1,4 +1,4 @@
-"""Virtual environments that uv makes once for each set of requirements."""
+"""Environments that uv, or conda, makes once for each set of requirements."""
 
 from __future__ import annotations
 
@@ -236,15 +236,15 @@ def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
     def make(place: Path, lock: int) -> Mapping[str, object]:
         listed = _listed(choice) or "no requirements"
         say(f'making the environment of runtime "{choice.name}" in {place}: {listed}')
-        _make(choice, place, lock)
+        (_make_by_conda if choice.engine else _make)(choice, place, lock)
         kept = ("python", "requirements", "lock")
         return {name: getattr(choice, name) for name in kept}
 
     environment = made_once(
         folder,
         make,
-        # Its Python is a link, which breaks when what it points to is removed.
-        is_sound=lambda place: (place / "bin" / "python").exists(),
+        # Its Python is a link, which breaks when what it points to is removed. Conda may have none.
+        is_sound=lambda place: (place / "bin" / ("" if choice.engine else "python")).exists(),
         say=say,
         what=f'the environment of runtime "{choice.name}"',
     )
@@ -253,6 +253,19 @@ def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
         environment={"VIRTUAL_ENV": str(environment)},
         unset=("PYTHONHOME",),
     )
+
+
+CONDA_TOOLS = ("micromamba", "mamba", "conda")
+"""What makes an environment from a conda file; the first that is there does."""
+
+
+def _make_by_conda(choice: RuntimeChoice, place: Path, lock: int) -> None:
+    # JSON is YAML too.
+    listed = place.parent / "environment.yml"
+    listed.write_text(choice.requirements[0])
+    how = ("create", "--yes") if choice.engine == "micromamba" else ("env", "create")
+    told = ("--quiet", "--prefix", str(place), "--file", str(listed))
+    _run(choice, lock, {}, [choice.engine, *how, *told])
 
 
 def find_uv() -> tuple[str, ...] | None:
@@ -272,8 +285,8 @@ def _digest(choice: RuntimeChoice) -> str:
     # Without a wish it is made from our own Python: another one makes another environment.
     ours = "" if choice.python else f"{sys.version} {sys.base_prefix}"
     parts = [1, sysconfig.get_platform(), ours, choice.python, sorted(choice.requirements)]
-    if choice.lock:
-        parts.append(choice.lock_digest)
+    if choice.lock or choice.engine:
+        parts.append(choice.lock_digest or choice.engine)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

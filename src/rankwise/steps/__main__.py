@@ -18,6 +18,7 @@ STEPS: Mapping[str, str] = {
     "checkout": "workspace:checkout_step",
     "deploy": "releases:deploy_step",
     "detach": "detach:detach_step",
+    "fetch": "keeping:fetch_step",
     "notify": "reporting:notify_step",
     "report": "reporting:report_step",
     "runtime": "workspace:runtime_step",

@@ -1,4 +1,4 @@
-"""Steps that keep files: artifacts of a stage, and a cache between runs."""
+"""Steps that keep files: artifacts of a stage, a cache between runs, and what is in the web."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import os
 import shutil
 import stat
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.files import digest_of_files, matching
-from rankwise.node.files import Beside, discard
+from rankwise.node.files import Beside, discard, read_json
+from rankwise.runtimes.uv import COMPLETE, made_once
 
 
 def artifacts_step(*, into: str, objects: str, patterns: Sequence[str]) -> None:
@@ -144,3 +148,47 @@ def _last_use(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0  # Another process has removed it.
+
+
+_SILENT_SECONDS = 60
+
+
+def fetch_step(*, url: str, into: str, name: str) -> None:
+    """Fetch a file from the web into a folder, as `content/NAME`, unless it is there unchanged."""
+    folder = Path(into)
+
+    def make(content: Path, _: int) -> Mapping[str, object]:
+        content.mkdir()
+        return {"url": url, "sha256": _fetched(url, content / name)}
+
+    def is_sound(content: Path) -> bool:
+        try:
+            return bool(_digest_of(content / name) == read_json(folder / COMPLETE)["sha256"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return False
+
+    made_once(folder, make, is_sound=is_sound, say=print, what=url)
+    print(f"{url} is {folder}/content/{name}; to fetch it again, remove {folder}")
+
+
+def _fetched(url: str, place: Path) -> str:
+    """Fetch a file, and return its digest; ComputeFailure if it does not come whole."""
+    try:
+        with urlopen(url, timeout=_SILENT_SECONDS) as answer, place.open("wb") as file:
+            print(f"fetching {answer.url}", flush=True)
+            shutil.copyfileobj(answer, file)
+        told, size = answer.headers["Content-Length"], place.stat().st_size
+    except (OSError, HTTPException) as error:
+        why = getattr(error, "reason", "") or error
+        if isinstance(error, HTTPError):
+            error.close()
+            why = error
+        raise ComputeFailure(f"{url} could not be fetched: {why}") from error
+    if told not in (None, str(size)):
+        raise ComputeFailure(f"{url} did not come whole: {size} of {told} bytes; run it again")
+    return _digest_of(place)
+
+
+def _digest_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
