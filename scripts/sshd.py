@@ -46,6 +46,7 @@ PermitRootLogin prohibit-password
 MaxStartups 100
 MaxSessions 100
 LogLevel VERBOSE
+Subsystem sftp internal-sftp
 """
 _CLIENT = """\
 Host here here-* unknown

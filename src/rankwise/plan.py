@@ -302,6 +302,14 @@ class Task:
     code: str = ""
     """A folder to copy for each node, to work in; empty: they work in `folder`."""
     folder: str = ""
+    repository: str = ""
+    """The address of a repository of git, of which each node gets a clone to work in; `code` is a
+    copy of it on the client."""
+    commit: str = ""
+    """What is checked out of it."""
+    outputs: str = ""
+    """Where the notebooks, pages and pictures that it leaves are copied to: a folder, or an address
+    that fsspec knows."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files to write into the attempt's folder before anything starts."""
     folders: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ import enum
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import chain
@@ -29,6 +30,11 @@ EXPORTS = "exports"
 IDENTITY = "identity"
 # A digest of the files that a task said it makes, when it had passed.
 OUTPUTS = "outputs.digest"
+# What the provider of a machine says that an attempt has used, by name: pairs of the seconds since
+# its start and a value.
+PROVIDED = "provided.json"
+# In the folder of a run: a line for each instance that was made or deleted.
+INSTANCES, MADE, DELETED = "instances.log", "made", "deleted"
 # The parts of a log, the oldest first.
 LOGS = ("output.log.first", "output.log.1", "output.log")
 # The variable by which everything that an attempt has started is known.
@@ -140,6 +146,27 @@ def _usage(data: Mapping[str, Any]) -> Usage | None:
     except TypeError:  # A field is missing, or has another type.
         return None
     return usage if is_whole and usage.time else None
+
+
+def read_provided(folder: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return what the provider has measured during an attempt, by name; empty: nothing."""
+    try:
+        return {
+            name: [(float(time), float(value)) for time, value in points]
+            for name, points in read_data(folder / PROVIDED).items()
+            if points
+        }
+    except (TypeError, ValueError):
+        return {}
+
+
+def count_instances(folder: Path) -> Counter[str]:
+    """Return how many instances a run has made and deleted."""
+    try:
+        lines = set(read_left(folder / INSTANCES).decode(errors="replace").splitlines())
+    except OSError:
+        lines = set()
+    return Counter(line.partition(" ")[0] for line in lines)
 
 
 def read_exports(folder: Path) -> dict[str, str | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rankwise.backends.base import Unreachable
-from rankwise.backends.cloud import ProviderConnection, capture, fill, names_in
+from rankwise.backends.cloud import ProviderConnection, capture, fill, names_in, series_in
 from rankwise.backends.remote.tracked import Tracked
 from rankwise.documents.site_models import CommandConfig
 
@@ -46,6 +46,39 @@ def test_values_are_captured_from_the_list_entry_with_the_name() -> None:
     entries = [{"id": "other", "tags": ["rankwise-2"]}, {"id": "ours", "tags": ["rankwise-1"]}]
     assert capture({"id": "$.id"}, json.dumps(entries), "rankwise-1") == {"id": "ours"}
     assert capture({"id": "$.id"}, json.dumps(entries), "rankwise-3") is None
+
+
+AT = 1_700_000_000.0
+AS_OF_GRADIENT = f"""
+{{"gpu": {{"n1": [{{"time_stamp": {AT + 60}, "value": "97.5"}}, {{"time_stamp": {AT}, "value": "12"}}]}}}}
+"""
+HERE = {"gpu": [(AT, 12.0), (AT + 60, 97.5)]}
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        (AS_OF_GRADIENT, HERE),
+        (f'working …\n{{"gpu": [[{AT}, 12], [{AT + 60}, "97.5"]]}}', HERE),
+        ("time,gpu\n2023-11-14 22:13:20,12\n2023-11-14T22:14:20Z,97.5\n", HERE),
+        (
+            f'{{"gpu": [[{AT}, 12], [{AT + 60}, null], ["x", 1], [{AT}, "NaN"]]}}',
+            {"gpu": [(AT, 12)]},
+        ),
+        ("time,gpu,fan\n1700000000,12\n\n1700000060,97.5,\n", HERE),
+        ("{}", {}),
+    ],
+)
+def test_measurements_of_a_provider_are_read_as_json_or_csv(
+    output: str, found: dict[str, list[tuple[float, float]]]
+) -> None:
+    assert series_in(output) == found
+
+
+@pytest.mark.parametrize("output", ["", "no such notebook\n", "\x00"])
+def test_what_is_no_measurement_is_named(output: str) -> None:
+    with pytest.raises(ValueError, match="neither JSON nor CSV"):
+        series_in(output)
 
 
 # What a provider's own command line sends to an instance: no other user can read it, and it is soon removed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from rankwise.errors import InputError
+from rankwise.git import git
 from rankwise.plan import Check, Plan, Resources, Task
 from rankwise.planning import plan_from
 
@@ -253,3 +255,65 @@ def test_a_number_of_workers_with_thousands_of_digits_is_no_fault_of_ours(tmp_pa
     path = tmp_path / "suite.yaml"
     path.write_text(f"type: Suite\ntests:\n- pytest: x.py --n-workers={'9' * 5000}\n")
     assert [task.width for task in plan_from([path])[0].tasks] == [0]
+
+
+ME = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+
+
+@pytest.fixture
+def origin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository in the folder of the document, with a script of four ranks."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    place = folder / "origin"
+    git("init", "--quiet", "--initial-branch=main", str(place))
+    (place / "here_test.py").write_text("# rankwise: ranks=4 timeout=60\n")
+    git("add", ".", folder=place)
+    git(*ME, "commit", "--quiet", "--message", "tests", folder=place)
+    return place
+
+
+def test_tests_of_a_repository_are_planned_from_one_commit(folder: Path, origin: Path) -> None:
+    plan = planned(folder, "- files: '*_test.py'\n", AT)
+    (task,) = plan.tasks
+    commit = git("rev-parse", "HEAD", folder=origin).strip()
+    assert (task.key, task.width, task.timeout) == ("here_test", 4, 60)
+    assert (task.repository, task.commit) == (str(origin), commit)
+    assert plan.tags == {"git.repository": str(origin), "git.commit": commit}
+    assert plan.notices == (f"repository origin: its default branch is {commit[:12]}",)
+
+
+AT = "repository: origin\n"
+MISTAKES = {
+    AT + "folder: more\n": "suite.yaml:3:1: tests run in a clone of `repository` or in `folder`",
+    AT + "code: more\n": "suite.yaml:3:1: tests run in a clone of `repository` or in `code`",
+    "repository: {url: origin, ref: mian}\n": (
+        "suite.yaml:2:32: origin: the repository has no branch, tag or commit 'mian'"
+    ),
+    "repository: {url: nowhere}\n": "suite.yaml:2:13: nowhere: git fetch: fatal: 'nowhere'",
+    "repository: {url: origin, ref: $NO_SUCH}\n": (
+        "suite.yaml:2:13: origin: $NO_SUCH: no value for the variable 'NO_SUCH'"
+    ),
+    "repository: {url: 'https://me:plain@host/x'}\n": "suite.yaml:2:19: `repository.url` must",
+    "repository: {url: --upload-pack=x}\n": "suite.yaml:2:19: `repository.url` must not begin with `-`",
+    "repository: 'https://host/$MINE'\nsecrets: [MINE]\n": (
+        "suite.yaml:2:13: https://host/$MINE: a secret goes only where https://user:$NAME@host"
+    ),
+    "outputs: ssh://me:plain@host/x\n": "suite.yaml:2:10: `outputs` must not",
+    "outputs: nosuch://bucket\n": "suite.yaml:2:10: nosuch://bucket cannot be written to: ",
+}
+
+
+@pytest.mark.usefixtures("origin")
+@pytest.mark.parametrize("head", MISTAKES)
+def test_a_place_that_cannot_be_is_an_error_with_its_line(
+    folder: Path, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE", "xyzzy-plugh")
+    with pytest.raises(InputError, match=re.escape(MISTAKES[head])) as refused:
+        planned(folder, "- b_test.py\n", head)
+    assert "xyzzy" not in str(refused.value)
+
+
+def test_outputs_are_for_all_tests_and_a_folder_is_that_of_the_document(folder: Path) -> None:
+    plan = planned(folder, "- b_test.py\n- c.sh\n", "outputs: {to: results}\n")
+    assert [task.outputs for task in plan.tasks] == [str(folder / "results")] * 2

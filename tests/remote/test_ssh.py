@@ -15,6 +15,7 @@ from sshd import Sshd
 
 from rankwise.backends.doctor import check_compute
 from rankwise.documents.site import find_site
+from rankwise.git import git
 from rankwise.web.store_access import update_stale_runs
 from tests.acceptance.jobs import wait_for
 from tests.backends.places import wait_until
@@ -28,6 +29,8 @@ from tests.remote.shops import (
     run,
     ssh_shop,
 )
+
+ME = ("-c", "user.name=me", "-c", "user.email=me@example.org")
 
 
 def test_a_job_runs_on_a_host_and_comes_back(tmp_path: Path, server: Sshd) -> None:
@@ -215,3 +218,63 @@ def test_a_matrix_makes_its_runtimes_on_the_host(tmp_path: Path, server: Sshd) -
         assert (tasks / "theirs@there@where.py" / log).read_text() == f"{sys.base_prefix}\n"
         assert (tasks / "made@there@has" / "1" / "end.json").exists()
         assert left_on_hosts(tmp_path) == recorded(shop) == []
+
+
+SUITE = """
+type: Suite
+name: job
+compute: hosts
+repository: {url: ../tests of mine, ref: $REF}
+secrets: [TOKEN_OF_MINE]
+tests: [sub/test.sh, {run: "git status --short; git log --format=%s", name: history}]
+"""
+
+
+def test_a_repository_is_cloned_on_the_host_and_kept_there(tmp_path: Path, server: Sshd) -> None:
+    origin = tmp_path / "tests of mine"
+    git("init", "--quiet", "--initial-branch=main", str(origin))
+    (origin / "sub").mkdir()
+    for text in ("one", "two"):
+        (origin / "sub" / "test.sh").write_text(f"echo 'this is {text}'; echo > made\n")
+        git("add", ".", folder=origin)
+        git(*ME, "commit", "--quiet", "--message", text, folder=origin)
+    with ssh_shop(tmp_path, server) as shop:
+        shop.variables |= {"REF": "main", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+        shop.variables["TOKEN_OF_MINE"] = "xyzzy-plugh-plover"
+        said = run(shop, SUITE)
+        assert said.exit_code == 0, said
+        assert "this is two" in shop.rankwise("logs", "--task", "test").output
+        # All of it is as it was committed, with its history.
+        log = shop.rankwise("logs", "--task", "history").output
+        assert [line.rpartition("| ")[2] for line in log.splitlines()] == ["two", "one"], log
+        # Only what a test has made came here; the clone is kept there for the next one.
+        work = shop.folder / ".rankwise/runs/job-1/test/1/nodes/node0"
+        assert [path.name for path in work.rglob("*") if path.is_file()] == ["made"]
+        (kept,) = (tmp_path / "there" / "repositories").iterdir()
+        assert (kept / "git" / "HEAD").exists()
+        assert left_on_hosts(tmp_path) == []
+        # A commit that the host has is cloned there without the origin.
+        shop.variables["REF"] = "main~1"
+        (tmp_path / "there" / "repositories" / kept.name / "git" / "FETCH_HEAD").unlink()
+        said = run(shop, SUITE)
+        assert said.exit_code == 0, said
+        assert "this is one" in shop.rankwise("logs", "job-2", "--task", "test").output
+        assert not (kept / "git" / "FETCH_HEAD").exists(), "it was fetched once more"
+
+
+def test_a_repository_that_a_host_cannot_reach_is_named(tmp_path: Path, server: Sshd) -> None:
+    git("init", "--quiet", "--initial-branch=main", str(tmp_path / "origin"))
+    git(*ME, "commit", "--quiet", "--allow-empty", "--message", "x", folder=tmp_path / "origin")
+    more = f'init = ["export PATH={tmp_path}/bin:$PATH"]'
+    with ssh_shop(tmp_path, server, more) as shop:
+        shop.variables["XDG_CACHE_HOME"] = str(tmp_path / "cache")
+        # The host has a git that reaches nothing.
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "git").write_text("#!/bin/sh\necho no route >&2; exit 128\n")
+        (tmp_path / "bin" / "git").chmod(0o755)
+        text = "type: Suite\nname: job\ncompute: hosts\nrepository: ../origin\ntests: ['true']\n"
+        said = run(shop, text)
+        assert said.exit_code == 1, said
+        assert "not run" in said.output, said
+        assert "origin could not be cloned on" in said.output, said
+        assert "git init: no route" in said.output, said

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from environments import ROOT
 
+from rankwise.git import git
 from tests.acceptance.jobs import Shop, opened
 from tests.notebooks.books import Cell, write_notebook
 from tests.seeds.sentences import sentence
@@ -18,93 +21,72 @@ from tests.seeds.typed import type_in_shop
 
 PAGE = "gradient-auto-testing"
 GRADIENT = "a script with the words of Gradient's CLI, and folders for Notebooks"
+EXAMPLE = ROOT / "examples" / "gradient"
 MACHINES = ("P4000", "A4000")
-
-SITE = """\
-[compute.{machine}]
-backend = "command"
-create = ["sh", "-c", '''
-    exec gradient notebooks create --name ${{{{name}}}} --machineType {machine} \
-        --projectId "$PROJECT" ${{CLUSTER:+--clusterId "$CLUSTER"}} ${{REF:+--workspaceRef "$REF"}}
-''']
-run = ["gradient", "notebooks", "shell", "--id", "${{{{id}}}}", "${{{{command}}}}"]
-delete = ["gradient", "notebooks", "delete", "--id", "${{{{id}}}}"]
-list = ["gradient", "notebooks", "list"]
-capture = {{ id = "id: (\\\\S+)" }}
-folder = "~/rankwise"
-python = "{python}"
-look_seconds = 2
-"""
-MATRIX = """\
-type: Matrix
-name: runtimes
-runtimes:
-  PyTorch-1.12:
-    runtime: current
-    environment_variables: {RUNTIME: PyTorch 1.12}
-    tests: [specific/run_testing_pt112.sh]
-  TensorFlow-2.9:
-    runtime: current
-    environment_variables: {RUNTIME: TensorFlow 2.9}
-machines: {P4000: P4000, A4000: A4000}
-tests: [run_testing.sh, run_testing.py, run_testing.ipynb]
-exclude:
-  - {when: {runtime: TensorFlow-2.9, machine: A4000}, reason: no GPU that it knows}
-"""
-# What the page has as a loop around Gradient's CLI. Names of runtimes have no blanks here.
-DO_RUN_TESTING = """\
-#!/bin/bash
-while getopts c:w: option; do
-    case $option in
-        c) export CLUSTER=$OPTARG ;;
-        w) export REF=$OPTARG ;;
-        *) exit 2 ;;
-    esac
-done
-shift $((OPTIND - 1))
-export PROJECT=$2
-exec "$PYTHON" -m rankwise.cli.main run runtimes.yaml --only "runtime=${1// /-}"
-"""
+ME = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+KEY = "the-key-of-the-project"
+# Answers of an instance are asked for less often than by default: each is a start of a shell.
+SLOWLY = 'backend = "command"\nlook_seconds = 2'
 
 
-def write_files(shop: Shop) -> None:
-    """Write what the repository of the page has."""
-    shop.write("runtimes.yaml", MATRIX)
-    shop.write("do_run_testing.sh", DO_RUN_TESTING)
-    for name in ("run_testing.sh", "specific/run_testing_pt112.sh"):
-        shop.write(name, f'echo "{name} of $RUNTIME in ${{INSTANCE-no instance}}"\n')
-    said = "import os\nprint('{} of', os.environ['RUNTIME'], 'in', os.environ.get('INSTANCE'))\n"
-    shop.write("run_testing.py", said.format("run_testing.py"))
-    write_notebook(shop.folder / "run_testing.ipynb", said.format("run_testing.ipynb"))
+def commit_all(folder: Path) -> str:
+    """Commit everything in a folder; return the commit."""
+    git("add", ".", folder=folder)
+    git(*ME, "commit", "--quiet", "--message", "tests", folder=folder)
+    return git("rev-parse", "HEAD", folder=folder).strip()
 
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
-    """The repository of the page on the user's own machine, with Gradient's CLI and a key."""
-    (tmp_path / "cloud").mkdir()
+    """The example on the user's own machine, with a key: Gradient's CLI is that of the example."""
+    folder = tmp_path / "it's mine"
+    shutil.copytree(EXAMPLE, folder)
+    git("init", "--quiet", "--initial-branch=main", str(folder / "tests"))
+    commit_all(folder / "tests")
+    site = (folder / "rankwise.toml").read_text()
+    (folder / "rankwise.toml").write_text(site.replace('backend = "command"', SLOWLY))
+    # The Python of the tests is that of the Notebooks, and `rankwise` is ours.
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "gradient").symlink_to(Path(__file__).with_name("gradient.sh"))
-    with opened(tmp_path / "repository") as shop:
-        write_files(shop)
-        tables = [SITE.format(machine=machine, python=sys.executable) for machine in MACHINES]
-        shop.write("rankwise.toml", "".join(tables))
+    for name in ("python3", "rankwise"):
+        line = f'exec "{sys.executable}"{" -m rankwise.cli.main" * (name == "rankwise")} "$@"\n'
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}")
+        (tmp_path / "bin" / name).chmod(0o755)
+    places = map(str, (tmp_path / "bin", folder / "stand-in", os.environ["PATH"]))
+    with opened(folder) as shop:
         shop.variables |= {
-            "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}",
-            "PROVIDER": str(ROOT / "tests" / "backends" / "provider.sh"),
-            "CLOUD": str(tmp_path / "cloud"),
-            "PYTHON": sys.executable,
-            "GRADIENT_API_KEY": "the-key-of-the-project",
-            "PROJECT": "prj7x9",
+            "PATH": os.pathsep.join(places),
+            "GRADIENT_CLOUD": str(tmp_path / "cloud"),
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "PAPERSPACE_API_KEY": KEY,
+            "PROJECT_ID": "prj7x9",
+            "WORKSPACE_REF": "",
         }
         yield shop
-        assert list((tmp_path / "cloud").glob("i-*")) == [], "a Notebook was not deleted"
+        assert list((tmp_path / "cloud").glob("n*")) == [], "a Notebook was not deleted"
         shop.wait_until_empty()
+
+
+def calls(shop: Shop, verb: str) -> list[str]:
+    """Return what the provider was asked to do with this word."""
+    log = Path(shop.variables["GRADIENT_CLOUD"]) / "calls.log"
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [line.removeprefix(f"{verb} ") for line in lines if line.startswith(f"{verb} ")]
 
 
 def created(shop: Shop) -> list[dict[str, str]]:
     """Return the options with which each Notebook was created."""
-    lines = (Path(shop.variables["CLOUD"]) / "created.log").read_text().splitlines()
-    return [dict(zip(line.split()[::2], line.split()[1::2], strict=True)) for line in lines]
+    lines = [line.split() for line in calls(shop, "create")]
+    return [dict(zip(line[::2], line[1::2], strict=True)) for line in lines]
+
+
+def attempt_of(shop: Shop, run: str, key: str) -> Path:
+    return shop.folder / ".rankwise" / "runs" / run / key / "1"
+
+
+def change(shop: Shop, how: Callable[[str], str]) -> None:
+    """Change the document of the example."""
+    path = shop.folder / "runtimes.yaml"
+    path.write_text(how(path.read_text()))
 
 
 def states(shop: Shop, run: str) -> dict[str, str]:
@@ -192,35 +174,71 @@ def test_one_command_tests_a_runtime_on_all_machines(one_runtime: Shop) -> None:
     # Each says in which Notebook it was: not here, and both had all files that they needed.
     for name in wanted:
         log = one_runtime.rankwise("logs", "--task", name).output
-        assert "of PyTorch 1.12 in i-" in log, log
+        assert "of PyTorch 1.12 in n" in log, log
 
 
+WITH_OPTIONS = './do_run_testing.sh -c "cl5" -w "next" "TensorFlow 2.9" "prj7x9"'
+
+
+@sentence(PAGE, ran=WITH_OPTIONS, stand_in=GRADIENT)
 @sentence(
     PAGE,
-    ran='./do_run_testing.sh -c "cl5" -w "next" "TensorFlow 2.9" "prj7x9"',
+    ran=WITH_OPTIONS,
     stand_in=GRADIENT,
+    said="<workspaceRef> points to a non-master branch of the repository, aka. workspace.",
 )
 def test_another_cluster_and_another_branch_can_be_named(shop: Shop) -> None:
     """./do_run_testing.sh [-c "<clusterId>" -w "<workspaceRef>"] "<runtime>" "<projectId>"."""
-    line = './do_run_testing.sh -c "cl5" -w "next" "TensorFlow 2.9" "prj7x9"'
-    done = type_in_shop(shop, f"chmod 764 do_run_testing.sh\n{line}")
+    tests = shop.folder / "tests"
+    git("checkout", "--quiet", "-b", "next", folder=tests)
+    (tests / "run_testing.sh").write_text('echo "the next tests, at $(git rev-parse HEAD)"\n')
+    commit = commit_all(tests)
+    git("checkout", "--quiet", "main", folder=tests)
+    # What is not committed is on the user's own machine alone.
+    (tests / "run_testing.py").write_text("raise SystemExit('not committed')")
+    done = type_in_shop(shop, f"chmod 764 do_run_testing.sh\n{WITH_OPTIONS}")
     assert done.returncode == 0, done
     (one,) = created(shop)
     assert (one["--clusterId"], one["--workspaceRef"]) == ("cl5", "next")
+    # It is a clone in the Notebook, at the commit that the run has recorded.
+    log = shop.rankwise("logs", "--task", "TensorFlow-2.9@P4000@run_testing.sh").output
+    assert f"the next tests, at {commit}" in log, log
+    assert f"repository tests: next is {commit[:12]}" in done.stdout, done
+    status = json.loads(shop.rankwise("status", "runtimes-1", "--json").output)
+    assert status["tags"]["git.commit"] == commit
+    assert commit[:8] in shop.rankwise("report", "runtimes-1", "--html", "-").output
+    # Only what was made there came back, not the clone.
+    came = attempt_of(shop, "runtimes-1", "TensorFlow-2.9@P4000@run_testing.sh") / "nodes"
+    assert not [path for path in came.rglob("*") if path.is_file()]
+
+
+@sentence(PAGE, ran='./do_run_testing.sh -w "nxet" …', stand_in=GRADIENT)
+def test_a_branch_that_does_not_exist_is_an_error_with_its_line(shop: Shop) -> None:
+    """<workspaceRef> must exist."""
+    done = type_in_shop(shop, './do_run_testing.sh -w "nxet" "TensorFlow 2.9" "prj7x9"')
+    assert done.returncode == 2, done
+    why = "tests: the repository has no branch, tag or commit 'nxet'"
+    assert re.search(rf"runtimes\.yaml:\d+:\d+: {why}", done.stderr), done
+    assert not created(shop)
 
 
 @sentence(PAGE, ran="rankwise run runtimes.yaml", stand_in=GRADIENT)
 def test_without_a_key_nothing_is_green_and_a_key_is_kept_nowhere(shop: Shop) -> None:
     """An API key is set to access the Project."""
-    del shop.variables["GRADIENT_API_KEY"]
+    del shop.variables["PAPERSPACE_API_KEY"]
     said = shop.rankwise("run", "runtimes.yaml", "--only", "test=run_testing.sh")
-    assert said.exit_code == 1, said
-    assert "No API token found" in said.output, said
-    shop.variables["GRADIENT_API_KEY"] = "the-key-of-the-project"
+    assert said.exit_code == 2, said
+    assert "no value for the secret PAPERSPACE_API_KEY" in said.errors, said
+    shop.variables["PAPERSPACE_API_KEY"] = KEY
+    (shop.folder / "tests" / "run_testing.sh").write_text('echo "key: $PAPERSPACE_API_KEY"\n')
+    commit_all(shop.folder / "tests")
     said = shop.rankwise("run", "runtimes.yaml", "--only", "test=run_testing.sh")
     assert said.exit_code == 0, said
-    kept = [path for path in (shop.folder / ".rankwise").rglob("*") if path.is_file()]
-    assert not [path for path in kept if b"the-key-of-the" in path.read_bytes()]
+    log = shop.rankwise("logs", "--task", "PyTorch-1.12@P4000@run_testing.sh").output
+    assert "key: ***" in log, log
+    places = (shop.folder / ".rankwise", shop.folder.parent / "cache", shop.folder.parent / "cloud")
+    kept = [path for place in places for path in place.rglob("*") if path.is_file()]
+    assert not [path for path in kept if KEY.encode() in path.read_bytes()]
 
 
 @sentence(PAGE, ran="rankwise run many.yaml without a terminal")
@@ -235,7 +253,7 @@ def test_many_notebooks_are_asked_for_first(shop: Shop) -> None:
     said = shop.rankwise("run", "many.yaml")
     assert said.exit_code == 2, said
     assert "52 cells are more than 50" in said.errors, said
-    assert not (Path(shop.variables["CLOUD"]) / "created.log").exists()
+    assert not created(shop)
 
 
 @sentence(PAGE, ran="rankwise run runtimes.yaml", stand_in=GRADIENT)
@@ -244,11 +262,14 @@ def test_a_notebook_of_gradient_serves_all_runtimes(shop: Shop) -> None:
 
     One for each machine runs all runtimes, one after the other.
     """
-    shop.write("runtimes.yaml", MATRIX.partition("exclude:")[0])
+    change(shop, lambda text: text.partition("exclude:")[0])
     said = shop.rankwise("run", "runtimes.yaml", "--only", "test=run_testing.sh")
     assert said.exit_code == 0, said
     assert len(states(shop, "runtimes-1")) == 4
     assert sorted(one["--machineType"] for one in created(shop)) == sorted(MACHINES)
+    assert "provider: 2 instances made, 2 deleted" in said.output, said
+    page = shop.rankwise("report", "runtimes-1", "--html", "-").output
+    assert "2 instances made, 2 deleted" in page
 
 
 @sentence(PAGE, ran="rankwise validate runtimes.yaml, and a machine more in rankwise.toml")
@@ -260,10 +281,10 @@ def test_a_notebook_of_gradient_serves_all_runtimes(shop: Shop) -> None:
 def test_settings_are_in_files_of_their_own(shop: Shop) -> None:
     """Runtimes and machines are hardwired in the script: use separate configuration files."""
     assert shop.rankwise("validate", "runtimes.yaml", "--strict").exit_code == 0
-    with (shop.folder / "rankwise.toml").open("a") as site:
-        site.write(SITE.format(machine="A100-80G", python=sys.executable))
-    text = MATRIX.replace("A4000: A4000}", "A4000: A4000, A100-80G: A100-80G}")
-    shop.write("runtimes.yaml", text)
+    site = shop.folder / "rankwise.toml"
+    _, _, table = site.read_text().partition("[compute.A4000]")
+    site.write_text(f"{site.read_text()}\n[compute.A100-80G]{table.replace('A4000', 'A100-80G')}")
+    change(shop, lambda text: text.replace("A4000: A4000}", "A4000: A4000, A100-80G: A100-80G}"))
     listed = shop.rankwise("run", "runtimes.yaml", "--list", "--strict")
     assert listed.exit_code == 0, listed
     assert "5 of 6 cells can run" in listed.output, listed
@@ -372,16 +393,49 @@ def test_a_new_notebook_is_a_new_test(books: Shop) -> None:
 @sentence(PAGE, ran="rankwise run runtimes.yaml, with `pdf: true`", stand_in=GRADIENT)
 def test_executed_notebooks_come_back_as_pdf_and_the_instance_goes(shop: Shop) -> None:
     """Output to another place or format such as PDF, and the created Notebook is deleted."""
-    matrix = MATRIX.partition("exclude:")[0] + "notebooks: {pdf: true}\n"
-    shop.write("runtimes.yaml", matrix)
+    change(shop, lambda text: text + "notebooks: {pdf: true}\n")
     said = shop.rankwise(
         "run", "runtimes.yaml", "--only", "runtime=TensorFlow-2.9,machine=P4000,test=*.ipynb"
     )
     assert said.exit_code == 0, said
     assert len(created(shop)) == 1
-    assert list(Path(shop.variables["CLOUD"]).glob("i-*")) == []
-    folder = shop.folder / ".rankwise/runs/runtimes-1/TensorFlow-2.9@P4000@run_testing.ipynb/1"
+    assert len(calls(shop, "stop")) == len(calls(shop, "delete")) == 1
+    key = "TensorFlow-2.9@P4000@run_testing.ipynb"
+    # In the folder that `outputs` of the example names.
+    folder = shop.folder / "results" / "runtimes-1" / key / "1"
     (pdf,) = folder.rglob("run_testing.pdf")
     assert pdf.read_bytes().startswith(b"%PDF-")
     (executed,) = folder.rglob("run_testing.ipynb")
-    assert "of TensorFlow 2.9 in i-" in executed.read_text()
+    assert "of TensorFlow 2.9 in n" in executed.read_text()
+
+
+@sentence(PAGE, ran="rankwise run runtimes.yaml, with `outputs: blocked`", stand_in=GRADIENT)
+def test_a_notebook_that_cannot_be_copied_is_a_failure_and_is_not_lost(shop: Shop) -> None:
+    """Completed notebooks could be output to an external location."""
+    (shop.folder / "blocked").write_text("a file is in the way")
+    change(shop, lambda text: text.replace("outputs: results", "outputs: blocked"))
+    key = "TensorFlow-2.9@P4000@run_testing.ipynb"
+    said = shop.rankwise("run", "runtimes.yaml", "--only", "runtime=TensorFlow-2.9,test=*.ipynb")
+    assert said.exit_code == 1, said
+    assert re.search(rf"files not copied to .*blocked/runtimes-1/{key}/1", said.output), said
+    assert (attempt_of(shop, "runtimes-1", key) / "run_testing.ipynb").exists()
+
+
+@sentence(
+    PAGE,
+    ran="rankwise run runtimes.yaml, with `metrics` in rankwise.toml; rankwise report",
+    stand_in=f"{GRADIENT}; made-up values for a GPU, which",
+)
+def test_gpu_metrics_of_the_provider_are_in_the_report(shop: Shop) -> None:
+    """`gradient notebooks metrics get` would add information about GPU usage."""
+    said = shop.rankwise(
+        "run", "runtimes.yaml", "--only", "runtime=TensorFlow-2.9,test=run_testing.py"
+    )
+    assert said.exit_code == 0, said
+    assert "gpuUtilization: 54.5 on average, at most 97" in said.output, said
+    asked = calls(shop, "metrics")
+    assert re.search(r"--start \d{4}-\d\d-\d\d [\d:]{8} --end \d{4}", asked[0]), asked
+    page = shop.rankwise("report", "runtimes-1", "--html", "-").output
+    assert "by the provider" in page
+    assert "gpuUtilization 97" in page
+    assert "gpuMemoryUsed 97" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rankwise.backends import base
@@ -25,7 +27,10 @@ from rankwise.backends.remote.tracked import Tracked, TrackedInstance
 from rankwise.checks.json_path import find
 from rankwise.documents.site_models import CommandConfig, ComputeConfig, is_path
 from rankwise.errors import ComputeFailure, RankwiseError, StoreFailure
+from rankwise.node.files import write_file
 from rankwise.plan import Resources, Task, claim_of
+from rankwise.records import DELETED, MADE, PROVIDED, end_of
+from rankwise.safe_text import clip
 
 _NAME = re.compile(r"\$\{\{\s*(\w+)\s*\}\}")
 
@@ -91,8 +96,66 @@ def _json_in(output: str) -> Any:
     return None
 
 
+_TIMES = {"time_stamp", "timestamp", "time"}
+
+
+def series_in(output: str) -> dict[str, list[tuple[float, float]]]:
+    """Return measurements by name, as pairs of a time and a value; ValueError: there are none.
+
+    In JSON, the outermost name counts, and points are like `{"time_stamp": 1.0, "value": 2.0}` or
+    `[1.0, 2.0]`. CSV has times in its first column, and names in its first line.
+    """
+    data = _json_in(output)
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, when, value in _points(data, "") if data is not None else _rows(output):
+        try:
+            point = (_instant(when), float(value))
+        except (TypeError, ValueError, OverflowError):
+            continue  # A provider may have no value for a moment.
+        if all(map(math.isfinite, point)):
+            found.setdefault(name, []).append(point)
+    return {name: sorted(points) for name, points in found.items()}
+
+
+def _points(data: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(data, dict) and "value" in data and (keys := _TIMES & data.keys()):
+        yield name, data[min(keys)], data["value"]
+    elif isinstance(data, dict):
+        for key, one in data.items():
+            yield from _points(one, name or key)
+    elif isinstance(data, list) and len(data) == 2 and not isinstance(data[0], dict | list):
+        yield name, *data
+    elif isinstance(data, list):
+        for one in data:
+            yield from _points(one, name)
+
+
+def _rows(output: str) -> Iterator[tuple[str, str, str]]:
+    names, *rows = csv.reader(output.strip().splitlines() or [""])
+    if len(names) < 2:
+        raise ValueError(f"this is neither JSON nor CSV: {clip(output.strip(), _SHOWN)!r}")
+    for row in rows:
+        for name, value in zip(names[1:], row[1:], strict=False):
+            yield name.strip(), row[0], value
+
+
+def _instant(when: Any) -> float:
+    """Return seconds of the epoch: a time without a zone is in UTC."""
+    try:
+        return float(when)
+    except ValueError:
+        moment = datetime.fromisoformat(when)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _in_utc(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
+
+
 # Programs of providers wait for what they do, and to delete an instance may take minutes.
 _CALL_SECONDS = 600.0
+# A task is over only when its provider has said what it used.
+_METRICS_SECONDS, _SHOWN = 120.0, 200
 # Providers answer with errors while an instance is still changing.
 _TRIES, _AGAIN_SECONDS = 3, 1.0
 # Pauses between two calls of `ready`: providers limit how often they are asked.
@@ -143,14 +206,17 @@ def give_back(entry: TrackedInstance, tracked: Tracked) -> str:
     """
     try:
         values = {"name": entry.name, **entry.about["values"]}
+        is_known = entry.about["state"] == "made"
         # The client was killed between `create` and its answer: the id is not known here.
         if names_in(entry.about["delete"]) - values.keys():
             found = _find(entry)
             if found is None:
                 tracked.drop(entry.name)
                 return ""
-            values |= found
+            values, is_known = {**values, **found}, True
         why = _delete(entry, fill(entry.about["delete"], values))
+        if is_known and not why:
+            tracked.count(entry.run, entry.name, MADE, DELETED)
     except (ComputeFailure, OSError) as failure:
         why = str(failure)
     if not why:
@@ -393,6 +459,7 @@ class ProviderBackend(RemoteBackend):
                 f"{self._choice.name}: `create` does not print all of `capture`: {result.last_line}"
             )
         self._note(name, {**about, "state": "made", "values": found})
+        self._tracked.count(self._run, name, MADE)
         # Only now: `ready` may need the id that `create` has printed.
         values = {"name": name, **found}
         self._wait_until_ready(values)
@@ -401,6 +468,29 @@ class ProviderBackend(RemoteBackend):
     def _note(self, name: str, about: Mapping[str, Any]) -> None:
         made = {"kind": "instance", "compute": self._choice.name, "run": self._run}
         self._tracked.put(TrackedInstance(name=name, **made, about=about))
+
+    def ask_usage(self, name: str, attempt: Attempt) -> None:
+        """Keep what the provider says that an instance has used during an attempt."""
+        if not self._command.metrics:
+            return
+        end = end_of(attempt.folder)
+        started, ended = end.started or time.time(), end.ended or time.time()
+        try:
+            entry = self._tracked.get(name)
+            values = entry.about["values"] if entry is not None else {}
+            times = {"start": _in_utc(started), "end": _in_utc(ended)}
+            words = fill(self._command.metrics, {"name": name, **values, **times})
+            result = exchange(words, seconds=_METRICS_SECONDS)
+            if result.exit_code:
+                raise ComputeFailure(f"`metrics` failed: {result.last_line}")
+            found = {
+                name: [(max(0.0, when - started), value) for when, value in points]
+                for name, points in series_in(result.output.decode(errors="replace")).items()
+            }
+            write_file(attempt.folder / PROVIDED, json.dumps(found))
+        except (RankwiseError, OSError, ValueError, LookupError) as failure:
+            text = f"{self._choice.name}: nothing is known of what {name} has used: {failure}"
+            self.tell(Update(attempt=attempt, text=text))
 
     def _wait_until_ready(self, values: Mapping[str, str]) -> None:
         if not self._command.ready:

@@ -98,8 +98,26 @@ def make_folders(folder: Path, task: Task) -> list[Path]:
         return [Path(task.folder)] * task.nodes
     places = [folder / "nodes" / f"node{number}" for number in range(task.nodes)]
     for place in places:
-        copy_code(Path(task.code), place)
+        if task.repository:
+            _clone(task, place)
+        else:
+            copy_code(Path(task.code), place)
     return places
+
+
+def _clone(task: Task, place: Path) -> None:
+    # Late: most tasks have no repository.
+    from rankwise.node.repository import GitFailure, clone
+
+    try:
+        clone(repositories(), task.repository, os.environ, task.commit, str(place))
+    except (GitFailure, OSError) as failure:
+        raise ComputeFailure(f"{task.repository} could not be cloned: {failure}") from failure
+
+
+def repositories() -> str:
+    """Return the folder in which repositories are kept on this machine."""
+    return str(cache_folder() / "repositories")
 
 
 def make_order(

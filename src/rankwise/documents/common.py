@@ -20,7 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from rankwise.documents import values, written
-from rankwise.documents.values import listed_schema, one_or_more, wrong
+from rankwise.documents.values import check_that, listed_schema, one_or_more, wrong
 from rankwise.documents.written import LocatedMapping, Location, Problem, given_in
 from rankwise.plan import RuntimeChoice
 from rankwise.wording import alternatives, code, hint, nearest
@@ -199,6 +199,41 @@ _FOLDER = "Where tests run, from the folder of the document; none given: there."
 TestFolder = Annotated[values.Text, Field(description=_FOLDER, examples=["../tests"])]
 _CODE = "A folder instead, of which each test gets a copy to work in."
 TestCode = Annotated[values.Text, Field(description=_CODE, examples=["./src"])]
+
+
+_PASSWORD = re.compile(r"://[^/?#@]*:[^$/?#@][^/?#@]*@")
+_Address = Annotated[
+    values.Text,
+    check_that(
+        lambda value: not (value.startswith("-") or _PASSWORD.search(value)),
+        "must not begin with `-` or have a password in it, which would be kept in the store: use a "
+        "key, or in `repository` $NAME, with NAME in `secrets`",
+    ),
+]
+
+
+class Repository(Model):
+    """A repository of git, cloned where tests run. A text alone is the address."""
+
+    short_form: ClassVar[str] = "url"
+
+    url: _Address = Field(examples=["https://git.example.org/tests.git"])
+    """Its address, or a path from the folder of the document. `$NAME` is a variable of the
+    environment, such as one of `secrets`.
+    """
+    ref: _Address = Field(default="", examples=["main", "v1.2", "$WORKSPACE_REF"])
+    """A branch, a tag or a commit; none given: the default branch."""
+
+
+class OutputPlace(Model):
+    """Where executed notebooks are copied to. A text alone is the address."""
+
+    short_form: ClassVar[str] = "to"
+
+    to: _Address = Field(examples=["s3://results/nightly", "ssh://me@host/results", "results"])
+    """An address that fsspec knows, or a folder, from that of the document. Each task has a folder
+    there, with its executed notebooks, their pages and pictures. A copy that fails is a failure.
+    """
 
 
 class ComputeRef(Model):

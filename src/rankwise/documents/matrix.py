@@ -211,6 +211,10 @@ class Matrix(DocumentModel):
     """How all notebooks are run."""
     folder: common.TestFolder = "."
     code: common.TestCode = ""
+    repository: common.Repository | None = None
+    """A repository instead, of which each test gets a clone to work in."""
+    outputs: common.OutputPlace | None = None
+    """Where executed notebooks are copied to, and what tests leave in $RANKWISE_FOLDER."""
     environment_variables: values.Variables = Field(default={}, examples=[{"MPLBACKEND": "agg"}])
     """For all tests."""
     secrets: values.Secrets = Field(default=(), examples=[["TOKEN"]])

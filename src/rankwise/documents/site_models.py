@@ -38,7 +38,7 @@ CURRENT = "current"
 
 
 # In the order in which an instance needs them.
-TEMPLATES = ("create", "ready", "run", "send", "fetch", "delete", "list")
+TEMPLATES = ("create", "ready", "run", "send", "fetch", "metrics", "delete", "list")
 """The command lines of a provider."""
 
 
@@ -222,6 +222,8 @@ class CommandConfig:
     """Copies a file to the instance; empty: through the standard input of `run`."""
     fetch: tables.CommandLine = ()
     """Copies a file from the instance; empty: through the output of `run`."""
+    metrics: tables.CommandLine = ()
+    """Prints as JSON or CSV what was measured from `${{start}}` to `${{end}}`; empty: nothing."""
     delete: tables.CommandLine = ()
     """Deletes the instance."""
     list: tables.CommandLine = ()

@@ -269,7 +269,8 @@ class CommandTable(SiteTable):
             # What is made is known by what `create` has said, and not before that.
             more = () if name in ("create", "list") else captured
             needed = cls._given.get(name, ())
-            known = ("name", *needed, *more)
+            times = ("start", "end") if name == "metrics" else ()
+            known = ("name", *needed, *more, *times)
             for each in sorted(used - set(known)):
                 remedy = hint(each, known, f"there are {', '.join(known)}")
                 yield Conflict((name,), f"`{name}` has ${{{{{each}}}}}, which is unknown; {remedy}")

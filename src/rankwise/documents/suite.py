@@ -9,10 +9,18 @@ from pydantic import Field
 
 from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
-from rankwise.documents.common import Conflict, Model, RestartPolicy, TestCode, TestFolder
+from rankwise.documents.common import (
+    Conflict,
+    Model,
+    OutputPlace,
+    Repository,
+    RestartPolicy,
+    TestCode,
+    TestFolder,
+)
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.values import number_in
-from rankwise.documents.written import entries_in, mapping_in
+from rankwise.documents.written import entries_in, given_in, mapping_in
 from rankwise.wording import code
 
 KINDS = ("run", "files", "pytest")
@@ -111,6 +119,10 @@ def two_folders(contents: Mapping[str, Any]) -> Iterator[Conflict]:
     """Find out whether tests are to run in two folders."""
     if contents.get("code") is not None and contents.get("folder") is not None:
         yield Conflict(("folder",), "tests run in `folder` or in a copy of `code`, not both")
+    if contents.get("repository") is not None:
+        for name in given_in(contents, ("code", "folder")):
+            why = f"tests run in a clone of `repository` or in `{name}`, not both"
+            yield Conflict((name,), why)
 
 
 class Suite(DocumentModel):
@@ -122,6 +134,10 @@ class Suite(DocumentModel):
     """The tests, in their order."""
     folder: TestFolder = "."
     code: TestCode = ""
+    repository: Repository | None = None
+    """A repository instead, of which each test gets a clone to work in."""
+    outputs: OutputPlace | None = None
+    """Where notebooks and pages are copied to that tests leave in $RANKWISE_FOLDER."""
     compute: values.Target = Field(default="", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`
     there, or this machine.

@@ -233,7 +233,7 @@ class Drive:
         )
         self._watch(running)
         if self._functions == "leave" and (
-            task.calls_functions or task.submits or submitted(row.folder)
+            task.calls_functions or task.outputs or task.submits or submitted(row.folder)
         ):
             # Its end has programs run, and only the driver of a run may have that.
             return
@@ -425,6 +425,12 @@ class Drive:
         tests: Sequence[ResultRow] = ()
         if task.checks or task.results or task.measuring:
             end, tests = self._judge(running, end)
+        if task.outputs:
+            # Few tasks leave something for people.
+            from rankwise.engine.verdict import copied_out
+
+            redact = self._redact_for(task)
+            end = copied_out(task.outputs, folder, running.attempt.label, end, redact)
         if task.reuse is not None and end.outcome == State.PASSED:
             try:
                 self._earlier.note_outputs(task.reuse, folder)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rankwise.files import read_left
 from rankwise.plan import Check, Metric, RuntimeChoice, Task, is_look
-from rankwise.records import CONDITIONS, read_processes
+from rankwise.records import CONDITIONS, PROCESSES, AttemptEnd, read_processes
 from rankwise.store import ProcessRow, State
 from rankwise.wording import counted
 
@@ -72,6 +74,68 @@ def _versions(runtime: RuntimeChoice) -> Mapping[str, str]:
             place = Path(runtime.python)
             return versions_in(place if place.is_dir() else place.parent.parent)
     return {}
+
+
+# Notebooks, and what is made of them for people to look at.
+_FOR_PEOPLE = (".ipynb", ".html", ".pdf", ".png", ".jpeg", ".gif", ".svg")
+_COPY_SECONDS = 600.0
+
+
+def copied_out(
+    to: str, folder: Path, label: str, end: AttemptEnd, redact: Callable[[str], str] = str
+) -> AttemptEnd:
+    """Copy what an attempt has left for people to a folder of its own at another place.
+
+    What could not be copied makes a failure of it; it stays where it is.
+    """
+    places = folder.iterdir() if folder.is_dir() else ()
+    # Not in copies of code, and in logs.
+    own = (one for one in places if one.name not in ("nodes", PROCESSES))
+    found = (file for one in own for file in (one, *one.rglob("*")))
+    files = [file for file in found if file.suffix in _FOR_PEOPLE and file.is_file()]
+    faults = [f"they could not be copied in {_COPY_SECONDS:g} s"]
+
+    def copy() -> None:
+        try:
+            _copy(files, folder, to, label)
+            faults.clear()
+        # Whatever the package for that kind of place raises: it is its reason.
+        except Exception as error:
+            faults[:] = [str(error) or repr(error)]
+
+    if not files:
+        return end
+    # Such packages have no limits that can be relied on, and cannot be stopped.
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    thread.join(_COPY_SECONDS)
+    if not (why := "".join(faults)):
+        return end
+    reason = f"{counted(len(files), 'file')} not copied to {to}/{label}: {redact(why)}"
+    outcome = State.FAILED if end.outcome == State.PASSED else end.outcome
+    return replace(end, outcome=outcome, reason="\n".join(filter(None, [end.reason, reason])))
+
+
+def _copy(files: Sequence[Path], folder: Path, to: str, label: str) -> None:
+    if "://" not in to:
+        for file in files:
+            target = Path(to, label, file.relative_to(folder))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+        return
+    from fsspec.core import url_to_fs
+
+    there, root = url_to_fs(to)
+    for file in files:
+        place = f"{root.rstrip('/')}/{label}/{file.relative_to(folder)}"
+        try:
+            there.put_file(str(file), place)
+        except FileNotFoundError:
+            # Stores of objects have no folders, and may not let us make any.
+            there.makedirs(place.rpartition("/")[0], exist_ok=True)
+            there.put_file(str(file), place)
+        if (size := there.info(place)["size"]) != file.stat().st_size:
+            raise OSError(f"{place} has {size} bytes in place of {file.stat().st_size}")
 
 
 def _own_seconds(processes: Sequence[ProcessRow]) -> float:

@@ -283,6 +283,8 @@ def become_runner(request: dict[str, Any], folder: str) -> None:
     write_file(f"{folder}/{GOING}", json.dumps(about))
     try:
         equip(folder, request["root"])
+        # What was cloned came by another way, and need not go back either.
+        write_file(f"{folder}/.came", json.dumps(came_with(folder)))
     except (CannotEquip, OSError, ValueError, LookupError) as reason:
         if give_up(folder):
             write_end(folder, "not run", 1, str(reason))

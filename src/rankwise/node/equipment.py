@@ -86,6 +86,8 @@ def find_uv(root: str) -> str:
 def equip(folder: str, root: str) -> None:
     """Make the runtime ready that `runtime.json` names, and write how it is used."""
     choice = read_json(f"{folder}/runtime.json")
+    if code := choice.get("repository"):
+        clone_code(code, f"{root}/repositories")
     kind = choice["kind"]
     if kind == "container":
         engine, image = choice["engine"], choice["image"]
@@ -105,6 +107,19 @@ def equip(folder: str, root: str) -> None:
         tools = tools_for(choice, executable, root)
         there = there.replace(path_behind=[*there.path_behind, tools])
     there.write(folder)
+
+
+def clone_code(code: dict[str, str], store: str) -> None:
+    """Clone the repository that a task works in; CannotEquip: that cannot be done here."""
+    from .repository import GitFailure, clone
+
+    # The runner reads them after us, from the beginning.
+    secrets = json.loads(os.pread(0, 1 << 24, 0) or "{}")
+    try:
+        clone(store, code["url"], {**os.environ, **secrets}, code["commit"], code["into"])
+    except (GitFailure, OSError) as failure:
+        why = f"{code['url']} could not be cloned on {os.uname().nodename}: {failure}"
+        raise CannotEquip(why) from failure
 
 
 def tools_for(choice: dict[str, Any], executable: str, root: str) -> str:

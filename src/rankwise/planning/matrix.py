@@ -25,6 +25,7 @@ from rankwise.planning import matrix_cells as cells
 from rankwise.planning.matrix_commands import CellPlanner
 from rankwise.planning.planner import Planned, PlanOptions
 from rankwise.planning.selection import TEST, cell_of, cells_to_run
+from rankwise.planning.suites import with_places
 from rankwise.runtimes.uv import digest_of, texts_of
 from rankwise.wording import counted, hint
 
@@ -165,6 +166,7 @@ SURROUNDINGS = Path(__file__).parent.parent / "node" / "surroundings.py"
 _LOOK_SECONDS = 300.0
 
 
+@with_places
 def plan_matrix(document: Document, options: PlanOptions) -> Planned:
     """Plan a matrix; raises InputError with a line for every mistake."""
     model = document.model

@@ -243,8 +243,14 @@ def _measured_apart(planned: Planned) -> Sequence[Task]:
     return kept_apart(planned.tasks, planned.owners, "document")
 
 
-def _repository(tasks: Iterable[Task], path: Path) -> dict[str, str]:
-    """Return the commit of what is measured, as tags: only measurements are compared by commit."""
+def _repository(tasks: Sequence[Task], path: Path) -> dict[str, str]:
+    """Return the commit of what is tested or measured, as tags.
+
+    Of the folder of a document, only measurements are compared by commit.
+    """
+    cloned = {(task.repository, task.commit) for task in tasks if task.repository}
+    if len(cloned) == 1:
+        return dict(zip(("git.repository", "git.commit"), *cloned, strict=True))
     if not any(task.measuring for task in tasks):
         return {}
     from rankwise.metrics.conditions import git_of

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -14,7 +16,7 @@ from typing import Any
 
 from rankwise import plan
 from rankwise.documents.checks import CheckSpec
-from rankwise.documents.common import Model
+from rankwise.documents.common import Model, Repository, complete
 from rankwise.documents.load import Document, header_of, silent
 from rankwise.documents.suite import Header, Suite, SuiteTest
 from rankwise.documents.values import GPUS, fit_name
@@ -25,7 +27,7 @@ from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import CASES, Resources, Task, filled_in, later
 from rankwise.planning.jobs import facts_for, gpus_of, launchers_in, restart_of
-from rankwise.planning.planner import Planned, PlanOptions, free_name
+from rankwise.planning.planner import Planned, Planner, PlanOptions, free_name
 from rankwise.wording import code, nearest
 
 APART = {"RANKWISE_STREAMS": "apart"}
@@ -101,6 +103,77 @@ _TEXT = "text"
 _BARE = "bare"
 
 
+def with_places(planner: Planner) -> Planner:
+    """Have a planner see the files of `repository`, and its tasks know that and `outputs`."""
+
+    @functools.wraps(planner)
+    def planned(document: Document, options: PlanOptions) -> Planned:
+        model: Any = document.model
+        if model.repository is None and model.outputs is None:
+            return planner(document, options)
+        notices, checkout, source = _checked_out(document, model.repository, model.secrets)
+        to = _output_place(document, model.outputs.to) if model.outputs else ""
+        model = model.model_copy(update={"code": source or model.code})
+        found = planner(dataclasses.replace(document, model=model), options)
+        tasks = []
+        for task in found.tasks:
+            # A suite in a matrix may have places of its own.
+            own = checkout if source in (task.code, task.folder) else {}
+            tasks.append(dataclasses.replace(task, outputs=task.outputs or to, **own))
+        return dataclasses.replace(found, tasks=tasks, notices=[*notices, *found.notices])
+
+    return planned
+
+
+def _checked_out(
+    document: Document, wanted: Repository | None, secrets: Sequence[str]
+) -> tuple[list[str], dict[str, Any], str]:
+    """Return notices, what tasks know of a repository, and a folder with its files to plan from.
+
+    InputError: there is no such repository or no such commit.
+    """
+    # Late: most documents have no repository.
+    from rankwise.backends.orders import repositories
+    from rankwise.node import files, repository
+
+    if wanted is None:
+        return [], {}, ""
+    local = document.path.absolute().parent / wanted.url
+    url = str(local.resolve()) if local.exists() else wanted.url
+    store, path = repositories(), ["repository"]
+    try:
+        ref = repository.with_values(wanted.ref, os.environ)
+        seen, _ = repository.without_login(repository.with_values(url, os.environ))
+        if any(value in seen + ref for name in secrets if (value := os.environ.get(name))):
+            raise repository.GitFailure("a secret goes only where https://user:$NAME@host has it")
+        commit = repository.fetched(store, url, os.environ, ref or repository.DEFAULT)
+        place = Path(store, "trees", commit)
+        if not place.exists():
+            # Moved into place when it is whole: several clients may do this at a time.
+            with files.Beside(place) as beside:
+                repository.clone(store, url, os.environ, commit, beside)
+    except (repository.GitFailure, OSError) as failure:
+        path += ["ref"] if isinstance(failure, repository.UnknownRef) else []
+        raise InputError(f"{document.at(*path)}: {wanted.url}: {failure}") from failure
+    notice = f"repository {wanted.url}: {ref or 'its default branch'} is {commit[:12]}"
+    return [notice], {"repository": url, "commit": commit}, str(place)
+
+
+def _output_place(document: Document, to: str) -> str:
+    """Return an address that can be written to, as far as that is known before anything runs."""
+    if "://" not in (path := to.removeprefix("file://")):
+        return complete(path, document.path.absolute().parent)
+    try:
+        from fsspec import get_filesystem_class  # An extra, which most documents do without.
+
+        get_filesystem_class(to.partition("://")[0])
+    except (ImportError, ValueError) as error:
+        why = f"{to} cannot be written to: {error}: pip install 'rankwise[outputs]'"
+        raise InputError(f"{document.at('outputs', 'to')}: {why}") from error
+    return to
+
+
+@with_places
 def plan_suite(document: Document, options: PlanOptions) -> Planned:
     """Plan a suite; raises InputError with a line for every mistake."""
     model = document.model

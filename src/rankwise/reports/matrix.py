@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import inf
 from pathlib import Path
 from typing import Self
 
 from rankwise.files import open_left
-from rankwise.records import LOGS, Usage, process_folders, read_usage
+from rankwise.records import LOGS, Usage, process_folders, read_provided, read_usage
 from rankwise.reports import environments
 from rankwise.reports.environments import Environment, EnvironmentChange
 from rankwise.reports.failures import explain_task, seconds_of
@@ -174,6 +174,8 @@ class CellTask:
     """Of its last attempt."""
     log: Path | None = None
     used: Used | None = None
+    provided: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    """What the provider of the machine has measured, as pairs of seconds and a value."""
 
     @property
     def has_failed(self) -> bool:
@@ -323,6 +325,7 @@ def _test(row: TaskRow, attempt: AttemptRow | None, tail: Sequence[str]) -> Cell
         folder=folder,
         log=_log(folder),
         used=used_in(folder) if folder is not None else None,
+        provided=read_provided(folder) if folder is not None else {},
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from rankwise.errors import InputError
 from rankwise.plugins import REPORT_FORMATS
+from rankwise.records import DELETED, MADE, count_instances, read_provided
 from rankwise.reports import failures as faults
 from rankwise.reports.analysis import AnalysisResult, analyses_of
 from rankwise.reports.comparison import judged
@@ -290,6 +291,7 @@ class ReportData:
         if self.measures:
             yield "measured", f"{len(self.measures):,} series"
         yield from self._changes()
+        yield from provided_in(self.store, self.run.id)
         if commit := run.tags.get("git.commit", ""):
             yield "commit", cut(commit, 8).removesuffix(" …")
 
@@ -305,6 +307,19 @@ class ReportData:
             changes = ((one.change or 0.0) * signs.get(one.better, 0) for one in self.measures)
             worse = sum(change >= _LEAST_CHANGE for change in changes)
             yield f"worse by 5% or more than {self.before}", f"{worse:,} of {len(self.measures):,}"
+
+
+def provided_in(store: Store, run: str) -> Iterator[tuple[str, str]]:
+    """Return what a provider has made and measured for a run: names and values, for people."""
+    counts = count_instances(store.run_folder(run))
+    if not counts:
+        return
+    yield "provider", f"{counted(counts[MADE], 'instance')} made, {counts[DELETED]} deleted"
+    measured = (read_provided(one.folder).items() for one in store.attempts(run))
+    for name, series in grouped(pair for items in measured for pair in items).items():
+        values = [value for points in series for _, value in points]
+        middle, most = (number_text(one, 3) for one in (sum(values) / len(values), max(values)))
+        yield cut(name, 40), f"{middle} on average, at most {most}"
 
 
 def write_report(data: ReportData, name: str) -> bytes:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
-from rankwise.errors import ComputeFailure, InputError, RankwiseError
-from rankwise.git import changes_in, folder_for, git, without_login
+from rankwise.errors import ComputeFailure, InputError
+from rankwise.git import changes_in, folder_for, git
 from rankwise.node.equipment import run
+from rankwise.node.repository import commit_of, without_login
 from rankwise.runtimes.uv import texts_of
 from rankwise.steps import expanded, identity_at, leave, note_identity, refuse_secrets
 
@@ -78,13 +79,8 @@ def _look_after_changes(folder: Path, *, clean: bool) -> None:
 
 def _commit(folder: Path, ref: str) -> str:
     """Find what is meant: a branch as it is there now, then a tag or a commit."""
-    for name in (f"refs/remotes/origin/{ref}", f"refs/tags/{ref}", ref):
-        try:
-            return git(
-                "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", folder=folder
-            ).strip()
-        except RankwiseError:
-            continue
+    if found := commit_of(str(folder), ref, "refs/remotes/origin"):
+        return found
     raise InputError(f"{folder}: the repository has no branch, tag or commit {ref!r}")
 
 

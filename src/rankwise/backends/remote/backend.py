@@ -66,6 +66,9 @@ class RemoteBackend(base.ActiveBackend):
 
     # Called by the threads of machines
 
+    def ask_usage(self, name: str, attempt: Attempt) -> None:
+        """Keep what is known of the machine's use during an attempt, if it is; may take long."""
+
     def tell(self, update: Update) -> None:
         """Pass an update on."""
         self._tell(update)

@@ -325,6 +325,8 @@ class Host:
                     raise ComputeFailure(f"{self.name}: not all of it came: {error}") from error
         if state == "over" and not (one.attempt.folder / "end.json").exists():
             raise ComputeFailure(f"{self.name}: not all of it came: its end is missing")
+        if state == "over":
+            self._backend.ask_usage(self.name, one.attempt)
         end = None
         if state == "lost":
             end = base.lost(_why_lost(self.name, answer))

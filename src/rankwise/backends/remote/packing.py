@@ -231,6 +231,9 @@ def _pack(
     python = policy.python or found.python
     runtime, prepared = _runtime(job.task.runtime, job.runtime, found, python)
     runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON}
+    if is_cloned := is_copied and bool(job.task.repository):
+        where = {"url": job.task.repository, "commit": job.task.commit}
+        runtime["repository"] = {**where, "into": work}
     moved = dataclasses.replace(
         job,
         attempt=dataclasses.replace(job.attempt, folder=Path(there)),
@@ -245,7 +248,7 @@ def _pack(
     with tarfile.open(fileobj=file, mode="w") as archive:
         add_file(archive, records.ORDER, to_json(order.data()).encode())
         add_file(archive, "runtime.json", json.dumps(runtime).encode())
-        if is_copied:
+        if is_copied and not is_cloned:
             with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
                 copy_code(Path(source), Path(copy))
                 archive.add(copy, "nodes/node0", filter=_writable)

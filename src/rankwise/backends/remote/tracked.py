@@ -15,6 +15,7 @@ from rankwise.documents.site import Site
 from rankwise.documents.site_models import SSH
 from rankwise.errors import RankwiseError, StoreFailure
 from rankwise.node.files import write_file
+from rankwise.records import INSTANCES
 
 FOLDER = "elsewhere"
 """Of the store."""
@@ -58,6 +59,13 @@ class Tracked:
         """Remove the record of something that is gone."""
         with contextlib.suppress(OSError):
             self._path(name).unlink(missing_ok=True)
+
+    def count(self, run: str, name: str, *events: str) -> None:
+        """Note in the folder of a run that an instance was made or deleted."""
+        place = self._folder.parent / "runs" / run / INSTANCES
+        # The count is for people: what must be known is in the record.
+        with contextlib.suppress(OSError), place.open("a") as file:
+            file.writelines(f"{event} {name}\n" for event in events)
 
     def get(self, name: str) -> TrackedInstance | None:
         """Return the record of one thing; None: it is gone, or never was.

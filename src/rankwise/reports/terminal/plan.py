@@ -102,13 +102,15 @@ def _facts(task: Task) -> dict[str, str]:
         "not run": _left_out(task),
         "compute": f"{task.compute}, {counted(task.nodes, 'node')}, {counted(width, 'process')}",
         "runtime": _runtime(task.runtime),
-        "code": f"{task.code}, copied for each node" if task.code else "",
+        "code": f"{task.code}, copied for each node" if task.code and not task.repository else "",
+        "repository": f"{task.repository}, {task.commit}" if task.repository else "",
         "folder": "" if task.code else task.folder,
         "needs": listed(task.needs),
         "claims": _claims(task.resources),
         "time limit": duration(task.timeout) if task.timeout is not None else "",
         "restarts": _restarts(task),
         "secrets": f"{listed(task.secrets)} (from the environment)" if task.secrets else "",
+        "outputs": task.outputs,
         "tags": ", ".join(f"{name}={value}" for name, value in task.tags.items()),
     }
     return {name: value for name, value in facts.items() if value}

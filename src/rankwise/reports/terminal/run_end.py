@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rankwise.records import INSTANCES
 from rankwise.reports import failures
 from rankwise.reports.failures import CaseResult, FailureExplanation, FailureGroup, RunExplanation
 from rankwise.reports.palette import STYLES
@@ -226,6 +227,7 @@ def show_last(store: Store, run: RunRow, console: Console, sections: consoles.Se
         # Above the rest: a log is read from its end, where the verdict is.
         _show_failed(store, run, console, sections)
     with sections.inert():
+        _show_provided(store, run, console)
         if run.kind == _SUITE:
             show_suite_end(
                 console,
@@ -237,6 +239,16 @@ def show_last(store: Store, run: RunRow, console: Console, sections: consoles.Se
             )
         else:
             _show_other_end(store, run, console, counts)
+
+
+def _show_provided(store: Store, run: RunRow, console: Console) -> None:
+    """Say what a provider has made and measured, a line each."""
+    if (store.folder / "runs" / run.id / INSTANCES).exists():
+        # Late: most runs make no instances.
+        from rankwise.reports.model import provided_in
+
+        for name, value in provided_in(store, run.id):
+            console.print(f"  {clean(name)}: {value}", markup=False)
 
 
 def _show_failed(store: Store, run: RunRow, console: Console, sections: consoles.Sections) -> None:
