@@ -36,7 +36,7 @@ PACKAGES = ("podman", "runc", "catatonit")
 IMAGE = "localhost/rankwise-test:1"
 LIMIT_SECONDS = 120.0
 _KEPT_IN = Path(__file__).resolve().parent.parent / ".venvs" / "containers"
-_LAYOUT = 2
+_LAYOUT = 3
 """To be raised when the image is made in another way from the same files."""
 _SHELL = Path("/bin/sh")
 # Parts of the C library that are empty today, and that programs made before still ask for.
@@ -53,6 +53,7 @@ _LEFT_OUT = re.compile(
 # Limits higher than this machine's own cannot be set, and there is no systemd everywhere.
 _SETTINGS = """\
 [containers]
+volumes = [{volumes}]
 default_ulimits = ["nofile={limit}:{limit}", "nproc={limit}:{limit}"]
 
 [engine]
@@ -87,11 +88,13 @@ class Podman:
             "RANKWISE_TEST_IMAGE": IMAGE,
         }
 
-    def prepare(self, *stores: Path) -> None:
-        """Write the settings; images in `stores` are seen too."""
+    def prepare(self, *stores: Path, volumes: Sequence[Path] = ()) -> None:
+        """Write the settings; images in `stores` are seen too, and `volumes` in all containers."""
         hard = [resource.getrlimit(kind)[1] for kind in _LIMITED]
         limit = min([_MOST_LIMIT, *(one for one in hard if one != resource.RLIM_INFINITY)])
-        (self.folder / "containers.conf").write_text(_SETTINGS.format(limit=limit))
+        mounts = ", ".join(f'"{one}:{one}:ro"' for one in volumes)
+        text = _SETTINGS.format(limit=limit, volumes=mounts)
+        (self.folder / "containers.conf").write_text(text)
         others = ", ".join(f'"{store}"' for store in stores)
         text = _STORE.format(driver=self.driver, folder=self.folder, others=others)
         (self.folder / "storage.conf").write_text(text)
@@ -120,13 +123,13 @@ _LIMITED = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
 
 
 @contextlib.contextmanager
-def podman() -> Iterator[Podman]:
-    """Have an engine with an image; its containers end with the block."""
+def podman(volumes: Sequence[Path] = ()) -> Iterator[Podman]:
+    """Have an engine with an image; its containers see `volumes`, and end with the block."""
     with _folder() as folder:
         driver = _driver(folder)
         store = _image_store(driver)
         made = Podman(folder, driver)
-        made.prepare(store)
+        made.prepare(store, volumes=volumes)
         try:
             yield made
         finally:
@@ -243,10 +246,13 @@ def _pack(tar: tarfile.TarFile, entries: Mapping[str, Path]) -> None:
             entry.size = path.stat().st_size
             entry.uid = entry.gid = 0
             tar.addfile(entry, content)
-    for program in _PROGRAMS:
-        link = tarfile.TarInfo(f"usr/local/bin/{program}")
-        link.type, link.linkname = tarfile.SYMTYPE, str(_interpreter())
-        tar.addfile(link)
+    # Also beside the interpreter, where environments that are mounted look for it.
+    for place in ("usr/local/bin", str(_interpreter().parent).lstrip("/")):
+        for program in _PROGRAMS:
+            if f"{place}/{program}" not in entries:
+                link = tarfile.TarInfo(f"{place}/{program}")
+                link.type, link.linkname = tarfile.SYMTYPE, str(_interpreter())
+                tar.addfile(link)
 
 
 def obstacle() -> str | None:

@@ -23,8 +23,8 @@ LAYERS = (
     ("backends", "reports"),
     ("documents", "metrics"),
     ("checks", "logs"),
-    ("records",),
-    ("files", "git", "launch", "machine", "plugins", "runtimes", "stats", "store"),
+    ("records", "runtimes"),
+    ("files", "git", "launch", "machine", "plugins", "stats", "store"),
     ("errors", "node", "notebooks", "plan", "safe_text", "wording"),
 )
 LAYER_OF = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

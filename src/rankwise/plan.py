@@ -43,8 +43,8 @@ def later(what: str) -> str:
 
     `address:N` and `host:N` are those of node N, `port:NAME@N` is a free port there (the same one
     for the same name), `folder` is the attempt's folder and `folder:N` the one in which processes
-    on node N work. `run` is the run's id, `store` the folder of the store, and `artifacts:NAME` the
-    folder in which a stage's artifacts are kept.
+    on node N work, `own` that of the program that runs them. `run` is the run's id, `store` the
+    folder of the store, and `artifacts:NAME` the folder in which a stage's artifacts are kept.
     """
     return f"{_OPEN}{what}{_CLOSE}"
 
@@ -187,6 +187,12 @@ class RuntimeChoice:
     """What was in it when it was planned."""
     modules: tuple[str, ...] = ()
     image: str = ""
+    build: str = ""
+    """container: the Dockerfile that the image is built from; empty: the image is fetched."""
+    context: str = ""
+    """The folder whose files are there for a build."""
+    build_args: tuple[str, ...] = ()
+    """`NAME=value`, of a build."""
     engine: str = ""
     """docker, podman or apptainer; empty: the first that is there. conda: what makes it."""
 

@@ -60,7 +60,7 @@ def test_what_is_known_later_stands_beside_the_order(tmp_path: Path) -> None:
 
 
 def test_a_placement_has_as_many_nodes_as_its_order() -> None:
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="1 nodes are placed, and the order has 2"):
         ORDER.replace(nodes=[*ORDER.nodes, *ORDER.nodes]).placed(Placement(nodes=[{}]))
 
 

@@ -6,21 +6,32 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, later
+from rankwise.runtimes import container as container_module
+from rankwise.runtimes.base import Command
 from rankwise.runtimes.container import Container
 from rankwise.runtimes.preparing import prepare
 
 LIMIT_SECONDS = 60
 IMAGE = "pytorch/pytorch:2.4"
-DOCKER = Container(engine="docker", executable="/bin/docker", image=IMAGE)
-PODMAN = Container(engine="podman", executable="/bin/podman", image=IMAGE)
-APPTAINER = Container(engine="apptainer", executable="/bin/apptainer", image=IMAGE)
+NAME = "worker-0"
+OWN = later("own")
+INSIDE = ("-c", Path(container_module.__file__).with_suffix(".sh").read_text(), "rankwise")
+BY_US = (*INSIDE, f"{OWN}/__main__.py", NAME)
+"""What the shell of the image gets before the command itself."""
+
+
+def wrap(engine: str, command: Command, image: str = IMAGE, **around: Any) -> tuple[str, ...]:
+    user = {name: around.pop(name) for name in ("uid", "gid") if name in around}
+    made = Container(engine=engine, executable=f"/bin/{engine}", image=image, **user)
+    return made(command, name=NAME, **around)
+
 
 # Gives the inner command those variables only that it was told the names of.
 STAND_IN = """\
@@ -75,7 +86,8 @@ def _only_stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_docker_gets_the_whole_command_line() -> None:
-    assert DOCKER(
+    assert wrap(
+        "docker",
         ("python", "train.py"),
         folder="/run/nodes/node0",
         mounts=["/run", "/data", "/run"],
@@ -86,52 +98,49 @@ def test_docker_gets_the_whole_command_line() -> None:
         *("--user", f"{os.getuid()}:{os.getgid()}"),
         *("--gpus", "all"),
         *("--volume", "/run/nodes/node0:/run/nodes/node0"),
-        *("--volume", "/run:/run", "--volume", "/data:/data"),
+        *("--volume", "/run:/run", "--volume", "/data:/data", "--volume", f"{OWN}:{OWN}:ro"),
         *("--workdir", "/run/nodes/node0"),
         *("--env", "RANK", "--env", "RANKWISE_ATTEMPT", "--env", "WORLD_SIZE"),
         *("--env", "HOME=/tmp"),
-        *("--entrypoint", "python", IMAGE, "train.py"),
+        *("--entrypoint", "/bin/sh", IMAGE, *BY_US, "python", "train.py"),
     )
 
 
 def test_a_line_is_run_by_a_shell_in_the_image() -> None:
-    command = DOCKER("cd a && python train.py | tee log", folder="/f")
-    assert command[-5:] == (
-        *("--entrypoint", "/bin/sh", IMAGE, "-c"),
-        "cd a && python train.py | tee log",
-    )
+    command = wrap("docker", "cd a && python train.py | tee log", folder="/f")
+    assert command[-4:] == (NAME, "/bin/sh", "-c", "cd a && python train.py | tee log")
     assert "--gpus" not in command
 
 
 def test_a_home_of_ones_own_is_kept() -> None:
-    command = DOCKER("true", folder="/f", names=["HOME"])
+    command = wrap("docker", "true", folder="/f", names=["HOME"])
     assert "HOME" in command
     assert "HOME=/tmp" not in command
 
 
 def test_podman_keeps_the_user_in_its_own_way() -> None:
-    command = replace(PODMAN, uid=1000)("true", folder="/f", gpus=1)
+    command = wrap("podman", "true", folder="/f", gpus=1, uid=1000)
     assert command[8:10] == ("--userns", "keep-id")
     assert command[10:12] == ("--device", "nvidia.com/gpu=all")
-    assert "--user" in replace(PODMAN, uid=0)("true", folder="/f")
+    assert "--user" in wrap("podman", "true", folder="/f", uid=0)
 
 
 def test_apptainer_has_network_user_and_variables_anyway() -> None:
-    assert APPTAINER("a; b", folder="/f", mounts=["/m"], names=["SECRET"], gpus=1) == (
+    assert wrap("apptainer", "a; b", folder="/f", mounts=["/m"], names=["SECRET"], gpus=1) == (
         *("/bin/apptainer", "exec", "--nv", "--bind", "/f:/f", "--bind", "/m:/m"),
-        *("--pwd", "/f", f"docker://{IMAGE}", "/bin/sh", "-c", "a; b"),
+        *("--bind", f"{OWN}:{OWN}:ro", "--pwd", "/f", f"docker://{IMAGE}", "/bin/sh", *BY_US),
+        *("/bin/sh", "-c", "a; b"),
     )
 
 
 @pytest.mark.parametrize("image", ["/images/a.sif", "library://a/b", "a.sif"])
 def test_apptainer_gets_other_images_as_they_are_named(image: str) -> None:
-    made = Container(engine="apptainer", executable="apptainer", image=image)
-    assert image in made(("true",), folder="/f")
+    assert image in wrap("apptainer", ("true",), image, folder="/f")
 
 
 def test_marks_for_what_is_known_later_may_stand_everywhere() -> None:
     node, run = later("folder:0"), later("folder")
-    command = DOCKER(("cat", later("address:0")), folder=node, mounts=[run])
+    command = wrap("docker", ("cat", later("address:0")), folder=node, mounts=[run])
     assert f"{node}:{node}" in command
     assert f"{run}:{run}" in command
     assert later("address:0") in command
@@ -139,10 +148,10 @@ def test_marks_for_what_is_known_later_may_stand_everywhere() -> None:
 
 def test_folders_that_an_engine_cannot_name_are_refused() -> None:
     with pytest.raises(ComputeFailure, match=r'/a:b cannot be seen .* docker, .* ":"; rename'):
-        DOCKER("true", folder="/a:b")
+        wrap("docker", "true", folder="/a:b")
     with pytest.raises(ComputeFailure, match=r'/a,b cannot be seen .* apptainer, .* ","; rename'):
-        APPTAINER("true", folder="/f", mounts=["/a,b"])
-    assert "/a,b:/a,b" in DOCKER("true", folder="/a,b")
+        wrap("apptainer", "true", folder="/f", mounts=["/a,b"])
+    assert "/a,b:/a,b" in wrap("docker", "true", folder="/a,b")
 
 
 def test_a_command_runs_in_its_folder_with_its_variables_and_secrets_stay_secret(
@@ -156,7 +165,10 @@ def test_a_command_runs_in_its_folder_with_its_variables_and_secrets_stay_secret
     code = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
     assert runtime.wrap is not None
     command = runtime.wrap(
-        (sys.executable, "-c", code), folder=str(folder), names=["TOKEN", "RANK", "NOT_SET"]
+        (sys.executable, "-c", code),
+        name=NAME,
+        folder=str(folder),
+        names=["TOKEN", "RANK", "NOT_SET"],
     )
     done = subprocess.run(
         command,
@@ -177,9 +189,9 @@ def test_a_command_runs_in_its_folder_with_its_variables_and_secrets_stay_secret
 
 def test_the_exit_code_is_that_of_the_command(tmp_path: Path) -> None:
     stand_in(tmp_path, "docker")
-    wrap = prepare(container(), pytest.fail).wrap
-    assert wrap is not None
-    command = wrap("exit 7", folder=str(tmp_path))
+    made = prepare(container(), pytest.fail).wrap
+    assert made is not None
+    command = made("exit 7", name=NAME, folder=str(tmp_path))
     assert subprocess.run(command, check=False, timeout=LIMIT_SECONDS).returncode == 7
 
 
@@ -225,9 +237,9 @@ def test_an_engine_without_its_daemon_is_a_clear_failure(tmp_path: Path) -> None
 def test_the_first_engine_that_works_is_taken(tmp_path: Path) -> None:
     stand_in(tmp_path, "docker", others="'the daemon is away'")
     stand_in(tmp_path, "podman")
-    wrap = prepare(container(), pytest.fail).wrap
-    assert isinstance(wrap, Container)
-    assert (wrap.engine, wrap.executable) == ("podman", str(tmp_path / "bin/podman"))
+    made = prepare(container(), pytest.fail).wrap
+    assert isinstance(made, Container)
+    assert (made.engine, made.executable) == ("podman", str(tmp_path / "bin/podman"))
 
 
 def test_an_engine_that_is_asked_for_is_not_replaced_by_another(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from containers import IMAGE, Podman, obstacle, podman
+from environments import ENVIRONMENTS, why_unavailable
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
@@ -50,7 +51,7 @@ time.sleep(100)
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Podman]:
     need(obstacle())
-    with podman() as made:
+    with podman([one.folder for one in ENVIRONMENTS.values() if not why_unavailable(one)]) as made:
         yield made
 
 
@@ -132,7 +133,8 @@ def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) 
           - {run: "echo forty; echo two >&2; : > made", name: good,
              checks: [{contains: two}, {exists: made}]}
           - {run: "exit 3", name: code}
-          - {run: "python -c 'import os; os.abort()'", name: signal}
+          - {run: "python -c 'import os; os.abort()'", name: shell}
+          - {run: "exec python -c 'import os; os.abort()'", name: signal}
           - {run: "exec python stubborn.py", name: slow, timeout: 1s}
         """,
     )
@@ -140,14 +142,191 @@ def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) 
     assert states(shop, "boxed-1") == {
         "good": "passed",
         "code": "failed",
-        "signal": "failed",
+        "shell": "failed",
+        "signal": "crashed",
         "slow": "timed out",
     }, said
     assert "worker-0 exited with code 3" in said.output
     assert "exited with code 134: so do shells whose command was ended by signal 6 (SIGABRT)" in (
         said.output
     )
+    assert "worker-0 was ended by signal 6 (SIGABRT)" in said.output
     shop.wait_until_empty()
+
+
+RANKS_OF_MPI = """\
+import os, sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+print("rank", comm.rank, "of", comm.allreduce(1), "on", os.environ["RANKWISE_NODE"], flush=True)
+comm.Barrier()
+if comm.rank == 1 and sys.argv[1:] == ["exit"]:
+    sys.exit(7)
+if comm.rank == 1 and sys.argv[1:] == ["kill"]:
+    os.kill(os.getpid(), 11)
+comm.Barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mpich", "openmpi5", pytest.param("openmpi4", marks=pytest.mark.full_length)],
+)
+def test_ranks_of_mpi_are_in_one_container_and_leave_their_records(shop: Shop, name: str) -> None:
+    environment = ENVIRONMENTS[name]
+    need(why_unavailable(environment))
+    shop.write("ranks.py", RANKS_OF_MPI)
+    shop.write(
+        "suite.yaml",
+        f"""\
+        type: Suite
+        name: ranks
+        environment: box
+        environment_variables: {{PATH: "{environment.folder}/bin:/usr/local/bin:/usr/bin:/bin"}}
+        tests:
+          - run: mpirun -np 2 python ranks.py
+            name: well
+            checks: [{{contains: "rank {{rank}} of 2 on node0", rank: all}}]
+          - {{run: ranks.py, name: nodes, ranks: 4, nodes: 2, checks: [{{contains: on node1, rank: 3}}]}}
+          - {{run: mpirun -np 2 python ranks.py exit, name: exits}}
+          - {{run: mpirun -np 2 python ranks.py kill, name: killed}}
+        """,
+    )
+    said = shop.rankwise("run", "suite.yaml")
+    assert states(shop, "ranks-1") == {
+        "well": "passed",
+        "nodes": "passed",
+        "exits": "failed",
+        "killed": "crashed",
+    }, said
+    assert "exits failed: rank 1 exited with code 7" in said.output, said
+    assert "killed crashed: rank 1 was ended by signal 11 (SIGSEGV)" in said.output, said
+    shop.wait_until_empty()
+
+
+def test_an_image_without_python_runs_ranks_that_leave_no_records(shop: Shop) -> None:
+    """Nothing is on its PATH but a launcher, which is a script."""
+    shop.write("code/bin/mpirun", '#!/bin/sh\nshift 2\n"$@" && "$@"\n').chmod(0o755)
+    shop.write(
+        "job.yaml",
+        """\
+        type: MpiJob
+        name: job
+        launcher:
+          spec: {code: code, command: mpirun -n 2 /bin/sh -c 'echo a rank', environment: box}
+        environment_variables: {PATH: bin}
+        """,
+    )
+    said = shop.rankwise("run", "job.yaml")
+    assert said.exit_code == 0, said
+    assert said.output.count("| a rank\n") == 2, said
+    assert not list(shop.folder.glob(".rankwise/**/rank-*"))
+
+
+BUILT = """\
+type: Suite
+name: built
+image: {build: docker/Dockerfile, args: {WHO: ada}}
+tests:
+  - {run: "read line < /made/data.txt; echo $line", name: copied, checks: [first]}
+  - {run: "read line < /made/who.txt; echo $line", name: run, checks: [hello ada]}
+"""
+DOCKERFILE = f"""\
+FROM {IMAGE}
+ARG WHO=nobody
+COPY data.txt /made/data.txt
+RUN echo "hello $WHO" > /made/who.txt
+"""
+
+
+def images(engine: Podman) -> set[str]:
+    lines = engine.ask("images", "--format", "{{.Repository}}:{{.Tag}}").splitlines()
+    return {line for line in lines if line.startswith("localhost/rankwise:")}
+
+
+@pytest.fixture
+def built(shop: Shop, engine: Podman) -> Iterator[Shop]:
+    """Have a suite with an image to build, and a cache of its own."""
+    shop.variables["XDG_CACHE_HOME"] = str(shop.folder / "it's a cache")
+    shop.write("suite.yaml", BUILT)
+    shop.write("docker/Dockerfile", DOCKERFILE)
+    shop.write("docker/data.txt", "first\n")
+    before = images(engine)
+    yield shop
+    for image in images(engine) - before:
+        engine.ask("rmi", "--force", image)
+
+
+def test_an_image_is_built_once_for_all_tests_and_runs_until_its_files_change(
+    built: Shop, engine: Podman
+) -> None:
+    plan = built.rankwise("plan", "suite.yaml")
+    image = re.search(r"built: (localhost/rankwise:\w+), built from .*Dockerfile\n", plan.output)
+    assert image is not None, plan
+    assert images(engine) == set()
+    said = built.rankwise("run", "suite.yaml")
+    assert said.exit_code == 0, said
+    assert images(engine) == {image[1]}
+    assert said.output.count("building the image of") == 1, said
+    assert "built: STEP 4/4: RUN echo" in said.output, said
+    log = re.search(r"log: (.*output\.log)", said.output)
+    assert log is not None
+    assert "COPY data.txt" in Path(log[1]).read_text()
+    again = built.rankwise("run", "suite.yaml")
+    assert f'the image of runtime "built" is there already: {image[1]}' in again.output, again
+    assert "building" not in again.output, again
+    built.write("docker/data.txt", "second\n")
+    said = built.rankwise("run", "suite.yaml")
+    assert "building the image of" in said.output, said
+    assert states(built, said.output.split()[0]) == {"copied": "failed", "run": "passed"}
+    assert len(images(engine)) == 2
+
+
+def test_a_build_that_fails_is_quoted_with_its_log(built: Shop, engine: Podman) -> None:
+    built.write("docker/Dockerfile", f"FROM {IMAGE}\nRUN echo first; no-such-program; exit 9\n")
+    said = built.rankwise("run", "suite.yaml")
+    assert said.exit_code == 1, said
+    assert states(built, "built-1") == {"copied": "not run", "run": "not run"}
+    where = f"could not be built from {built.folder}/docker/Dockerfile: podman ended with exit"
+    assert where in " ".join(said.output.split()), said
+    assert "    /bin/sh: 1: no-such-program: not found\n" in said.output, said
+    log = re.search(r"; log: (.*output\.log)", said.output)
+    assert log is not None, said
+    assert f"the whole log is {log[1]}" in " ".join(said.output.split())
+    assert "first\n" in Path(log[1]).read_text()
+    assert images(engine) == set()
+
+
+def test_a_build_that_is_cancelled_leaves_nothing(built: Shop, engine: Podman) -> None:
+    line = "python -c \"import time; print('be' + 'gun', flush=True); time.sleep(100)\""
+    built.write("docker/Dockerfile", f"FROM {IMAGE}\nCOPY . /made\nRUN {line}\n")
+    client = built.start("run", "suite.yaml")
+    cache = built.folder / "it's a cache/rankwise/images"
+    wait_for_text(cache, "begun")
+    client.send_signal(signal.SIGINT)
+    output, errors = client.communicate(timeout=60)
+    assert client.returncode == 130, output + errors
+    assert states(built, "built-1") == {"copied": "cancelled", "run": "cancelled"}
+    assert images(engine) == set()
+    assert engine.ask("ps", "--all", "--external", "--format", "{{.Names}}") == ""
+    assert not list(cache.glob("*/content"))
+    built.wait_until_empty()
+
+
+def wait_for_text(cache: Path, text: str) -> None:
+    deadline = time.monotonic() + 60
+    while not any(text in log.read_text() for log in cache.glob("*/processes/build/output.log")):
+        assert time.monotonic() < deadline, [*cache.rglob("*")]
+        time.sleep(0.1)
+
+
+def test_a_dockerfile_that_is_not_there_is_an_error_before_anything_runs(shop: Shop) -> None:
+    shop.write("suite.yaml", BUILT)
+    said = shop.rankwise("run", "suite.yaml")
+    assert said.exit_code == 2, said
+    assert f"{shop.folder}/docker/Dockerfile: No such file or directory; `build` of" in (
+        " ".join((said.output + said.errors).split())
+    ), said
 
 
 @pytest.mark.parametrize(

@@ -161,6 +161,7 @@ def make_order(
         timeout=task.timeout,
         is_measured=task.measuring is not None,
         keeps_allocation=keeps_allocation,
+        is_contained=runtime.is_container,
     )
 
 
@@ -178,6 +179,7 @@ def _process_order(
     if job.runtime.wrap is not None:
         command = job.runtime.wrap(
             command,
+            name=process.name,
             folder=nodes[process.node].folder,
             # The runner keeps logs and records of all processes in this folder.
             mounts=[str(job.attempt.folder), *job.task.mounts],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import sys
@@ -21,7 +22,7 @@ from pydantic_core import CoreSchema
 
 from rankwise.documents import values, written
 from rankwise.documents.values import check_that, listed_schema, one_or_more, wrong
-from rankwise.documents.written import LocatedMapping, Location, Problem, given_in
+from rankwise.documents.written import LocatedMapping, Location, Problem, given_in, mapping_in
 from rankwise.plan import RuntimeChoice
 from rankwise.wording import alternatives, code, hint, nearest
 
@@ -381,6 +382,45 @@ def complete(path: str, folder: Path) -> str:
         return path
 
 
+class ImageSource(Model):
+    """A container image, or how it is built. A text alone is the name of an image."""
+
+    short_form: ClassVar[str] = "name"
+
+    name: values.Image = Field(default="", examples=["docker.io/library/python:3.12"])
+    """Name of an image, or a `.sif` file."""
+    build: values.Text = Field(default="", examples=["Dockerfile"])
+    """A Dockerfile instead. The image is built on this machine when it is first needed, and again
+    when the Dockerfile, a file of its context or an argument has changed.
+    """
+    context: values.Text = Field(default="", examples=["docker"])
+    """Folder with the files that the Dockerfile copies, without what `.rankwiseignore` in it names;
+    none given: that of the Dockerfile.
+    """
+    args: values.Variables = Field(default={}, examples=[{"MPI": "openmpi"}])
+    """Values of `ARG` in the Dockerfile."""
+
+    @classmethod
+    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from cls.exactly_one(contents, ("name", "build"), "an image")
+        for name in given_in(contents, ("context", "args")):
+            if contents.get("build") is None:
+                yield Conflict((name,), f"`{name}` goes with `build` only")
+
+    def choice(self, name: str, folder: Path, engine: str = "") -> RuntimeChoice:
+        """Return it as a runtime of that name; paths are relative to a folder."""
+        made = RuntimeChoice(name=name, kind="container", engine=engine)
+        if self.build:
+            file = complete(self.build, folder)
+            context = complete(self.context, folder) if self.context else str(Path(file).parent)
+            arguments = tuple(f"{name}={value}" for name, value in self.args.items())
+            return dataclasses.replace(made, build=file, context=context, build_args=arguments)
+        # A name such as `python:3.12` is one of a registry, and must not become a path.
+        is_file = self.name.endswith(".sif") or self.name.startswith((".", "/", "~"))
+        image = complete(self.name, folder) if is_file else self.name
+        return dataclasses.replace(made, image=image)
+
+
 def runtime_choice(said: Any, name: str, folder: Path) -> RuntimeChoice:
     """Return what a table or a part of a document means by `python`, `requirements` or `image`."""
     # What is given decides, not what has a value: `requirements: []` is an empty environment.
@@ -392,10 +432,8 @@ def runtime_choice(said: Any, name: str, folder: Path) -> RuntimeChoice:
     if "python" in given:
         return RuntimeChoice(name=name, kind="python", python=complete(said.python, folder))
     if "image" in given:
-        # A name such as `python:3.12` is one of a registry, and must not become a path.
-        is_file = said.image.endswith(".sif") or said.image.startswith((".", "/", "~"))
-        image = complete(said.image, folder) if is_file else said.image
-        return RuntimeChoice(name=name, kind="container", image=image, engine=said.engine)
+        image: ImageSource = said.image
+        return image.choice(name, folder, said.engine)
     return RuntimeChoice(name=name)
 
 
@@ -416,6 +454,8 @@ def runtime_conflicts(
     yield from model.exactly_one(contents, others, "a runtime")
     if contents.get("engine") is not None and contents.get("image") is None:
         yield Conflict(("engine",), "`engine` goes with `image` only")
+    if contents.get("engine") == "apptainer" and mapping_in(contents, "image").get("build"):
+        yield Conflict(("engine",), "apptainer builds no image from a Dockerfile; podman does")
     if isinstance(python, str) and is_alone == bool(VERSION.fullmatch(python)):
         yield Conflict(
             ("python",),

@@ -110,8 +110,10 @@ class MatrixRuntime(Model):
     """A file with them: pip's requirements, or a pylock.toml. What is in it counts, not what it is
     called.
     """
-    image: values.Text = Field(default="", examples=["docker.io/library/python:3.12"])
-    """A container image."""
+    image: common.ImageSource | None = Field(
+        default=None, examples=["docker.io/library/python:3.12", {"build": "Dockerfile"}]
+    )
+    """A container image, or what it is built from."""
     engine: Literal["docker", "podman", "apptainer", ""] = ""
     """What runs the image; none given: what is there."""
     modules: Annotated[

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
-from rankwise.documents.common import Conflict, Model, unknown_references
+from rankwise.documents.common import Conflict, ImageSource, Model, unknown_references
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.steps import Cache, Checkout, Deploy, MakeRuntime, Notify, Report, Wait
+from rankwise.documents.suite import two_runtimes
 from rankwise.documents.values import number_in
 from rankwise.documents.written import given_in, mapping_in
 from rankwise.wording import alternatives, code, hint
@@ -162,6 +163,8 @@ class Pipeline(DocumentModel):
     """Compute of the stages that name none; none given: this machine."""
     environment: values.Text = Field(default="", examples=["gcc-12"])
     """Runtime of the stages that name none."""
+    image: ImageSource | None = Field(default=None, examples=[{"build": "Dockerfile"}])
+    """A container image instead, or what it is built from."""
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -172,6 +175,7 @@ class Pipeline(DocumentModel):
             # In the key of a task, a dot comes between the stage and its cell: `test.3.11`.
             if "." in name:
                 yield Conflict(("stages", name), "the name of a stage has no `.`")
+        yield from two_runtimes(contents)
         yield from _unknown_needs(stages)
         yield from _cycles(stages)
         for name, stage in stages.items():

@@ -64,7 +64,7 @@ class Site:
         """Return the runtime that a document calls `name`; empty: the default."""
         name = name or self.default_runtime
         found: RuntimeChoice = self._find("runtime", name) or RuntimeChoice()
-        return dataclasses.replace(found, name=name)
+        return with_image(dataclasses.replace(found, name=name))
 
     def notify(self, name: str) -> NotifyConfig:
         """Return the recipient `name`; raises InputError if no site file has it."""
@@ -171,6 +171,15 @@ class Site:
         always = _KINDS[kind][0]
         names = dict.fromkeys(name for table in self._tables(kind) for name in table)
         return [*(name for name in names if name != always), always]
+
+
+def with_image(choice: RuntimeChoice) -> RuntimeChoice:
+    """Return a runtime with the name of its image; InputError: what is in it cannot be read."""
+    if not choice.build:
+        return choice
+    from rankwise.runtimes.images import named  # Few runtimes are built.
+
+    return named(choice)
 
 
 def _listed(names: Sequence[str]) -> str:

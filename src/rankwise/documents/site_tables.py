@@ -41,10 +41,6 @@ _OUR_QSUB_OPTIONS = ("-N", "-o", "-e", "-j", "-t", "-J", "-terse", "-sync", "-I"
 _OUR_SSH_OPTIONS = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "RemoteCommand")
 
 
-def _is_word(value: str) -> bool:
-    return not value.startswith("-") and not any(letter.isspace() for letter in value)
-
-
 def _is_folder(value: str) -> bool:
     # Kubernetes mounts nothing on a path with a `:`.
     return value.startswith("/") and bool(value.strip("/")) and ":" not in value
@@ -159,7 +155,7 @@ def _site_name(value: str) -> str:
 
 
 FilePath = Annotated[values.Text, AfterValidator(_file_path)]
-Image = Annotated[values.Text, check_that(_is_word, "must be the name of an image")]
+Image = values.Image
 Folder = Annotated[
     values.Text,
     check_that(_is_folder, 'must be a folder such as "/rankwise"'),
@@ -189,7 +185,7 @@ SbatchOptions = Annotated[
 QsubOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_qsub_option)], ...], *_LISTED]
 SshOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_ssh_option)], ...], *_LISTED]
 Hosts = Annotated[
-    tuple[Annotated[values.Text, check_that(_is_word, "must be a host")], ...], *_LISTED
+    tuple[Annotated[values.Text, check_that(values.is_word, "must be a host")], ...], *_LISTED
 ]
 CommandLine = Annotated[
     tuple[str, ...], BeforeValidator(_command_line), listed_schema({"type": "string"})
@@ -328,8 +324,8 @@ class RuntimeTable(SiteTable):
     """An interpreter, or a virtual environment's folder; with `requirements`: a version."""
     requirements: tuple[values.Text, ...] = ()
     """Packages of a virtual environment that rankwise makes."""
-    image: Image = ""
-    """A container image, or a `.sif` file."""
+    image: common.ImageSource | None = None
+    """A container image, a `.sif` file, or `{ build = "Dockerfile" }`."""
     engine: Literal["docker", "podman", "apptainer", ""] = ""
     """The container engine; empty: the first that works."""
 

@@ -11,6 +11,7 @@ from rankwise.documents import values
 from rankwise.documents.checks import CheckSpec
 from rankwise.documents.common import (
     Conflict,
+    ImageSource,
     Model,
     OutputPlace,
     Repository,
@@ -125,6 +126,12 @@ def two_folders(contents: Mapping[str, Any]) -> Iterator[Conflict]:
             yield Conflict((name,), why)
 
 
+def two_runtimes(contents: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Find out whether commands are to run in an environment and in an image."""
+    if contents.get("image") is not None and contents.get("environment") is not None:
+        yield Conflict(("image",), "commands run in `environment` or in `image`, not both")
+
+
 class Suite(DocumentModel):
     """Tests, each a script or a command that runs by itself or under a launcher."""
 
@@ -146,6 +153,8 @@ class Suite(DocumentModel):
     """Name of what tests run in, which rankwise.toml maps to a Python, a virtual environment or a
     container; none given: the Python of rankwise.
     """
+    image: ImageSource | None = Field(default=None, examples=[{"build": "Dockerfile"}])
+    """A container image instead, or what it is built from."""
     environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all tests."""
     secrets: values.Secrets = Field(default=(), examples=[["HF_TOKEN"]])
@@ -161,3 +170,4 @@ class Suite(DocumentModel):
             yield Conflict(("tests",), "a suite needs at least one test")
         yield from repeated_names(contents, (), set())
         yield from two_folders(contents)
+        yield from two_runtimes(contents)

@@ -171,6 +171,11 @@ def _truth(value: Any) -> bool:
     return found
 
 
+def is_word(value: str) -> bool:
+    """Return whether a program takes a text for one word, and not for an option."""
+    return not value.startswith("-") and not any(letter.isspace() for letter in value)
+
+
 def one_or_more(value: Any) -> Any:
     """Return a single value as a list of one."""
     return value if isinstance(value, list | tuple | Mapping) else [value]
@@ -224,6 +229,7 @@ Text = Annotated[str, AfterValidator(_text)]
 # A text that stands alone is a list of one, so that documents need no brackets.
 Texts = Annotated[tuple[Text, ...], BeforeValidator(one_or_more), listed_schema({"type": "string"})]
 """One text, or a list of them."""
+Image = Annotated[Text, check_that(is_word, "must be the name of an image")]
 _PATTERN = "must have `**` for whole folders only, as in `src/**/*.c`"
 
 

@@ -70,6 +70,8 @@ class Facts:
     """Whether the Python that the job would find has it."""
     srun_plugin: str | None = None
     """By which of its plugins srun starts the ranks of MPI; empty: its own; None: mpirun does."""
+    has_machines: bool = False
+    """Whether nodes are machines, which a batch system chooses."""
     has_pods: bool = False
     """Whether each replica of a role has a place of its own, and the launcher too."""
     mpi_family: Family = "unknown"

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 
+from rankwise.errors import InputError
 from rankwise.launch.commandline import Launch, read_command
 from rankwise.launch.jobs import (
     Counts,
@@ -20,7 +21,13 @@ from rankwise.launch.jobs import (
     unused_commands,
 )
 from rankwise.launch.mpiexec import Family, Mpiexec, traits_of
-from rankwise.launch.rewriting import in_shell, prepare, substitute
+from rankwise.launch.rewriting import (
+    WITH_MPI4PY,
+    WITH_MPI4PY_IF_THERE,
+    in_shell,
+    prepare,
+    substitute,
+)
 from rankwise.launch.shell import Edit, apply, read, skip_prefixes
 from rankwise.plan import Resources, Task, later
 
@@ -75,12 +82,23 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     if request.generate_launcher and not reading.has_launcher:
         line = generated(role.command, found.processes)
         reading = read_command(line, family, said)
-    if facts.srun_plugin is not None and reading.launch is not None:
+    is_contained = role.runtime.kind == "container" and not facts.has_pods
+    if is_contained and facts.has_machines and found.instances > 1:
+        raise InputError(
+            f"{request.name}: in containers, all ranks of MPI are on one node, and there are "
+            f"{found.instances} instances: set `instance_count: 1` and more processes per instance,"
+            f" or name an environment that the nodes have (`python`, `modules`)"
+        )
+    # An image has no srun that knows the cluster.
+    if facts.srun_plugin is not None and is_contained:
+        notes.append("srun: in a container, the image's own mpirun starts the ranks")
+    elif facts.srun_plugin is not None and reading.launch is not None:
         size = {"nodes": found.instances, "processes": found.processes}
         line, note = by_srun(line, reading.launch, facts.srun_plugin, **size)
         reading = read_command(line, family, said)
         notes.append(note)
-    prepared = prepare(line, reading, family, has_mpi4py=facts.has_mpi4py)
+    mpi4py = WITH_MPI4PY_IF_THERE if is_contained else WITH_MPI4PY if facts.has_mpi4py else ""
+    prepared = prepare(line, reading, family, mpi4py=mpi4py)
     at_nodes = instance_role(request)
     # A document without workers says of its launcher what each node needs.
     own = Resources() if role is at_nodes else role.resources

@@ -309,13 +309,18 @@ NOTE = (
 )
 
 
-def ending_all(launch: Launch) -> list[Edit]:
+WITH_MPI4PY = "-m mpi4py"
+WITH_MPI4PY_IF_THERE = "$RANKWISE_MPI4PY"
+"""In a container: what is in its image is known only there."""
+
+
+def ending_all(launch: Launch, option: str = WITH_MPI4PY) -> list[Edit]:
     """Return the changes that have every Python of a line end all ranks when it raises."""
     # torchrun itself ends the other ranks.
     if launch.is_torch:
         return []
     places = (_place(segment) for segment in launch.segments)
-    return [Edit(place, place, "-m mpi4py ") for place in places if place is not None]
+    return [Edit(place, place, f"{option} ") for place in places if place is not None]
 
 
 def _place(segment: Segment) -> int | None:
@@ -354,7 +359,7 @@ class PreparedLine:
 
 
 def prepare(
-    line: str, reading: ReadCommand, family: Family, *, wrap: bool = True, has_mpi4py: bool = False
+    line: str, reading: ReadCommand, family: Family, *, wrap: bool = True, mpi4py: str = ""
 ) -> PreparedLine:
     """Mend a line for the launcher that is here, and wrap the ranks that it starts.
 
@@ -368,9 +373,9 @@ def prepare(
     fixes = fixes_for(line, launch, family)
     notes = notes_for(fixes, launch, family)
     edits = [fix.edit for fix in fixes]
-    if has_mpi4py and (aborting := ending_all(launch)):
+    if mpi4py and (aborting := ending_all(launch, mpi4py)):
         edits += aborting
-        notes.append(NOTE)
+        notes.append(NOTE if mpi4py == WITH_MPI4PY else f"{NOTE}: if the image has mpi4py")
     environment = {}
     wrapped = wrapping(line, launch) if wrap else "another launcher numbers the ranks of this job"
     if isinstance(wrapped, str):

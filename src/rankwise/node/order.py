@@ -128,6 +128,8 @@ class Order(Plain):
     """Whether processes may start others by the batch system."""
     brings_files: bool = True
     """Whether what processes leave in their folders is brought to the client."""
+    is_contained: bool = False
+    """Whether each process is the client of an engine, and runs its command in a container."""
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
@@ -157,8 +159,10 @@ class Order(Plain):
         """Return it with what is known of where it is carried out."""
         # Where it says nothing about the nodes, they are as in the order.
         known = there.nodes or [{} for _ in self.nodes]
+        if len(known) != len(self.nodes):
+            raise ValueError(f"{len(known)} nodes are placed, and the order has {len(self.nodes)}")
         return self.replace(
-            nodes=[node.replace(**more) for node, more in zip(self.nodes, known, strict=True)],
+            nodes=[*map(lambda node, more: node.replace(**more), self.nodes, known)],
             environment={**there.environment, **self.environment},
             unset=(*self.unset, *there.unset),
             path=(*there.path, *self.path, *there.path_behind),

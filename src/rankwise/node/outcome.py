@@ -291,6 +291,7 @@ class MissingRanks:
         self._ranks = ranks
         self._nodes = order.nodes
         self._marker = order.marker
+        self._is_contained = order.is_contained
         self._has_failed = has_failed
         # Nodes that say that something watches their ranks still, although the launcher left.
         self._busy: set[int] = set()
@@ -312,12 +313,13 @@ class MissingRanks:
     def note(self, *, is_over: bool) -> None:
         """Find the ranks that are dead without a record: nothing has ended them on our order.
 
-        Of another node, it is not known here what is alive, unless it was asked at the end.
+        Of another node, it is not known here what is alive, unless it was asked at the end; of a
+        container, that nothing is once it has ended.
         """
         self._ranks.look()
         for name, start in self._ranks.missing().items():
             number = start["node"]
-            if self._nodes[number].reach:
+            if self._nodes[number].reach or self._is_contained:
                 # If something else has failed, that says enough: its record may still come.
                 is_gone = is_over and number not in self._busy and not self._has_failed()
             else:
@@ -344,7 +346,8 @@ class MissingRanks:
         return any(
             has_marker(start["watched_by"], self._marker)
             for start in self._ranks.missing().values()
-            if not self._nodes[start["node"]].reach
+            # In a container, processes have numbers of their own.
+            if not (self._nodes[start["node"]].reach or self._is_contained)
         )
 
     def _elsewhere(self) -> dict[int, list[str]]:

@@ -115,6 +115,8 @@ class Marks:
         try:
             if kind == "folder" and not rest:
                 return self._folder
+            if kind == "own":
+                return os.path.dirname(own_command()[-1])
             node = self._nodes[int(number)]
             match kind:
                 case "address":
@@ -169,10 +171,14 @@ def write_files(order: Order, marks: Marks) -> None:
     write_file(f"{folder}/etc-hosts", hosts_file(order))
     for path in (*(node.folder for node in order.nodes), *map(marks.fill_in, order.folders)):
         os.makedirs(path, exist_ok=True)
-    own = own_command()
-    for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
-        line = " ".join(shell_quote(word) for word in (*own, *arguments))
-        script = f'#!/bin/sh\nexec {line} "$@"\n'
+    python, *own = own_command()
+    program, plainly = shell_quote(python), ""
+    if order.is_contained:
+        # The image's own Python; where it has none, ranks leave no records.
+        program, plainly = '"$RANKWISE_PYTHON"', '[ "$RANKWISE_PYTHON" ] || exec "$@"\n'
+    for name, arguments, first in (("rank", ["rank"], plainly), ("node", ["node", folder], "")):
+        line = " ".join([program, *map(shell_quote, (*own, *arguments))])
+        script = f'#!/bin/sh\n{first}exec {line} "$@"\n'
         # Paths as the system has them: not every locale is one of UTF-8.
         write_file(f"{folder}/bin/rankwise-{name}", os.fsencode(script), 0o777)
 

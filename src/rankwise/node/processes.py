@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from .files import CHUNK_BYTES, listed, say, try_to
+from .files import CHUNK_BYTES, listed, read_record, say, try_to
 from .output import CaseLog, OutputStream, ProcessLog, Redactor
 
 TYPE_CHECKING = False
@@ -31,6 +31,8 @@ KEEPER, CLEANERS = b"(conmon", (b"(conmon", b"(podman", b"(runc", b"(crun")
 CANNOT_START, NOT_FOUND = 126, 127
 # The exit code after an error of our own.
 OUR_FAULT = 3
+# Where a process in a container leaves how it ended, and what of that counts.
+INSIDE, INSIDE_FIELDS = "inside", ("exit_code", "signal", "peak_memory", "cpu_seconds")
 # The answer of another node that is asked whether processes are gone.
 STILL_THERE = 75
 
@@ -145,6 +147,14 @@ def ending(
     }
 
 
+def exit_code_of(status: int) -> int:
+    """Return the exit code from the status of a process; of a signal, its number with a minus.
+
+    As `os.waitstatus_to_exitcode`, which Python 3.8 in a container has not.
+    """
+    return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
 def signal_name(number: int) -> str:
     """Return ` (SIGKILL)` for 9, and nothing for what is no signal."""
     names = (name for name in dir(signal) if name.startswith("SIG") and "_" not in name)
@@ -250,13 +260,26 @@ class Child:
 
     def note_end(self, status: int, usage: Any) -> None:
         """Note how it ended, with all that it has written."""
-        code = os.waitstatus_to_exitcode(status)
+        code = exit_code_of(status)
         reason = os.read(self._reason, CHUNK_BYTES).decode()
         os.close(self._reason)
         if code < 0:
             self._finish(ending(None, -code, usage=usage))
         else:
-            self._finish(ending(code, usage=usage, reason=reason))
+            self._finish({**ending(code, usage=usage, reason=reason), **self._end_inside(code)})
+
+    def _end_inside(self, code: int) -> dict[str, Any]:
+        """Return how it ended in its container, as that says; of the engine, only a code is known.
+
+        Empty: it was in none, or the engine does not say the same, and its word counts.
+        """
+        record = read_record(f"{self.folder}/{INSIDE}/end.json", *INSIDE_FIELDS)
+        if not record:
+            return {}
+        number = record["signal"]
+        if code != (128 + number if number else record["exit_code"]):
+            return {}
+        return {name: record[name] for name in INSIDE_FIELDS}
 
     def fail(self, reason: str) -> None:
         """Note that it could not be started, so that there is nothing to wait for."""

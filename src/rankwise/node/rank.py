@@ -12,18 +12,30 @@ import os
 import select
 import time
 
-from .files import Records, is_plain, own_command, read_text, say, shared_memory, temporary, try_to
+from .files import (
+    Records,
+    is_plain,
+    listed,
+    own_command,
+    read_text,
+    say,
+    shared_memory,
+    temporary,
+    try_to,
+)
 from .order import BAD_ORDER, Order, read_order
 from .output import Redactor
 from .processes import (
     ENDING_SIGNALS,
     FORWARDED_SIGNALS,
+    INSIDE,
     LIBC,
     OUR_FAULT,
     PR_SET_CHILD_SUBREAPER,
     Child,
     be_prompt,
     empty,
+    exit_code_of,
     prctl,
     restore_signals,
     send,
@@ -78,6 +90,8 @@ def settle(order: Order, number: int) -> bool:
     if node.cores and hasattr(os, "sched_setaffinity"):
         try_to(os.sched_setaffinity, 0, node.cores)  # The machine may have other cores.
     os.chdir(node.folder)
+    if order.is_contained:
+        return False  # All nodes are in one container, whose name must be none of theirs.
     if has_own_name(node) and (len(order.nodes) == 1 or node.reach is not None):
         return True
     return take_host_name(node.name, f"{order.folder}/etc-hosts")
@@ -204,7 +218,7 @@ def keep_apart(marker: str, node: str) -> None:
         say(f"rankwise-node: cannot make {memory}: {error.strerror}")
         return
     places = dict.fromkeys(SHARED_MEMORY_VARIABLES, memory)
-    places |= dict.fromkeys(TEMPORARY_VARIABLES, files)
+    places.update(dict.fromkeys(TEMPORARY_VARIABLES, files))
     for name, value in {**places, **NODE_BY_NODE}.items():
         os.environ.setdefault(name, value)
 
@@ -216,10 +230,7 @@ def run_rank(*command: str) -> int:
         say("RANKWISE_FOLDER is not set: this rank leaves no records")
         restore_signals()
         os.execvp(command[0], command)
-    try:
-        order = read_order(folder)
-    except BAD_ORDER:
-        order = Order(marker="", folder=folder, nodes=(), processes=())
+    order = order_or_none(folder)
     number = rank_from(os.environ)
     node = find_node(order)
     if node is not None:
@@ -230,6 +241,14 @@ def run_rank(*command: str) -> int:
     path = own_folder(f"{folder}/processes", number)
     about = {"name": os.path.basename(path), "role": "rank", "node": node or 0, "rank": number}
     return leave_like(WatchedRank(path, about, order, stand_apart()).run(command))
+
+
+def order_or_none(folder: str) -> Order:
+    """Read the order of an attempt; one without anything in it, if it cannot be read."""
+    try:
+        return read_order(folder)
+    except BAD_ORDER:
+        return Order(marker="", folder=folder, nodes=(), processes=())
 
 
 def stand_apart() -> int:
@@ -252,7 +271,7 @@ def stand_apart() -> int:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, lambda number, _: send(watcher, number))
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        code = os.waitstatus_to_exitcode(os.waitpid(watcher, 0)[1])
+        code = exit_code_of(os.waitpid(watcher, 0)[1])
         os._exit(leave_like({"exit_code": code, "signal": -code if code < 0 else None}))
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.close(held)
@@ -468,6 +487,38 @@ def run_remote(folder: str, name: str, *command: str) -> int:
     # Only what descends from us: others of this attempt may be on this machine.
     sweep("", is_reaper=is_reaper)
     return 128 + end["signal"] if end["signal"] else int(end["exit_code"] or 0)
+
+
+class ContainedProcess(WatchedRank):
+    """A process of the order in its container: what it writes goes out to the runner."""
+
+    def has_log(self) -> bool:
+        return False
+
+
+def run_inside(folder: str, name: str, *command: str) -> int:
+    """Run a process of the order in its container, and record how it ended for the runner."""
+    is_reaper = prctl(PR_SET_CHILD_SUBREAPER, 1)
+    processes = f"{folder}/processes"
+    process = ContainedProcess(
+        f"{processes}/{name}/{INSIDE}", {"name": name}, order_or_none(folder), -1
+    )
+    end = process.run(command)
+    # All that is left ends with us, and what watches a rank has its record to write before.
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while is_reaper and has_unrecorded(processes) and time.monotonic() < deadline:
+        try:
+            if not os.waitpid(-1, os.WNOHANG)[0]:
+                time.sleep(0.02)
+        except ChildProcessError:
+            break
+    return 128 + end["signal"] if end["signal"] else int(end["exit_code"] or 0)
+
+
+def has_unrecorded(processes: str) -> bool:
+    """Return whether a rank has left no record of its end."""
+    ranks = [f"{processes}/{name}" for name in listed(processes) if name.startswith("rank-")]
+    return any(not os.path.exists(f"{rank}/end.json") for rank in ranks)
 
 
 def may_restart(environment: Mapping[str, str]) -> bool:

@@ -6,6 +6,7 @@ rank COMMAND…                      one rank, called by its launcher
 node FOLDER [OPTIONS] HOST LINE…   a line on another node, like ssh
 there FOLDER HOST LINE…            the same, called on that node
 remote FOLDER NAME COMMAND…        a process of the order, on the node that it belongs to
+inside FOLDER NAME COMMAND…        a process of the order, in its container
 await MARKER SECONDS PID…          until processes of an attempt are gone on this node
 batch, pilot, keeper               in an allocation of a batch system: `batch.py`
 agent, hello                       on a host with a login: `agent.py`
@@ -35,6 +36,7 @@ VERBS = {
     "node": ("rank", "run_on_node", 1),
     "there": ("rank", "run_there", 1),
     "remote": ("rank", "run_remote", 3),
+    "inside": ("rank", "run_inside", 3),
     "await": ("processes", "await_end", 2),
     "batch": ("batch", "main", 1),
     "pilot": ("batch", "run_pilot", 2),

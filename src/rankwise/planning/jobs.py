@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from rankwise.documents import jobs as models
 from rankwise.documents.common import ComputeRef, RestartPolicy
 from rankwise.documents.load import Document
-from rankwise.documents.site import Site
+from rankwise.documents.site import Site, with_image
 from rankwise.documents.site_models import KUBERNETES, LOCAL, ComputeConfig, SlurmConfig
 from rankwise.errors import InputError
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
@@ -133,6 +133,14 @@ def code_of(document: Document) -> list[tuple[str, Path]]:
     folder = document.path.absolute().parent
     codes = [getattr(model, "code", None), *(role.spec.code for role in _roles(model).values())]
     return [(code.path, folder / code.path) for code in codes if code is not None]
+
+
+def runtime_of(document: Document, site: Site, name: str) -> RuntimeChoice:
+    """Return the runtime that a document names, or the image that it has instead."""
+    image = getattr(document.model, "image", None)
+    if image is None or name:
+        return site.runtime(name)
+    return with_image(image.choice(document.model.name, document.path.absolute().parent))
 
 
 def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
@@ -304,7 +312,8 @@ def facts_for(request: JobRequest, site: Site) -> Facts:
 
         # The nodes are chosen later: each has what a node of the cluster has.
         node = node_of(choice) or machine()
-        facts = Facts(cores=max(1, int(node.cores)) * (request.instance_count or 1))
+        cores = max(1, int(node.cores)) * (request.instance_count or 1)
+        facts = Facts(cores=cores, has_machines=True)
     elif choice.backend == KUBERNETES:
         # The cluster is not asked for a plan: only what the site file says is known.
         return Facts(

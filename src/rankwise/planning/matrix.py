@@ -15,7 +15,7 @@ from rankwise.backends.batch.system import largest_node, open_system
 from rankwise.documents.common import runtime_choice
 from rankwise.documents.load import Document
 from rankwise.documents.matrix import COMPARISON, FEATURE, Matrix, MatrixMachine, MatrixRuntime
-from rankwise.documents.site import Site
+from rankwise.documents.site import Site, with_image
 from rankwise.documents.site_models import LOCAL, ComputeConfig
 from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
@@ -142,7 +142,7 @@ def _choice(document: Document, name: str, one: MatrixRuntime, site: Site) -> Ru
         return RuntimeChoice(
             name=name, kind="uv", python=one.python, lock=str(path), lock_digest=digest
         )
-    return runtime_choice(one, name, folder)
+    return with_image(runtime_choice(one, name, folder))
 
 
 def _has_notebooks(name: str, model: Matrix, tests: Sequence[cells.PlannedTest]) -> bool:

@@ -26,9 +26,9 @@ from rankwise.errors import InputError
 from rankwise.git import changes_in, folder_for
 from rankwise.launch.jobs import JobRequest, RoleRequest
 from rankwise.launch.rewriting import in_shell
-from rankwise.plan import Process, Resources, Restart, Reuse, Task, later
+from rankwise.plan import Process, Resources, Restart, Reuse, RuntimeChoice, Task, later
 from rankwise.planning import stage_commands
-from rankwise.planning.jobs import task_of
+from rankwise.planning.jobs import runtime_of, task_of
 from rankwise.planning.planner import Planned, PlanOptions, free_name, planner_for, together
 from rankwise.planning.stage_commands import cache_lines, detach_line, keep_line, step_line
 from rankwise.planning.suites import checks_at, with_checks
@@ -140,7 +140,7 @@ def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
     checks = checks_at(context.document, ("stages", name, "checks"), stage.checks)
     if stage.ranks is not None:
         return with_checks(_with_ranks(context, stage, common), checks)
-    runtime = context.options.site.runtime(stage.environment or model.environment)
+    runtime = _runtime(context, stage)
     command, files = _script(name, cell, stage) if is_script else (step_line(stage), {})
     resources = Resources(cores=stage.cores or 0)
     process = Process(name=stage.step, role=stage.step, command=command, resources=resources)
@@ -153,6 +153,22 @@ def _task(context: PipelineContext, name: str, cell: str, stage: Stage) -> Task:
         exports=is_script or stage.step in ("runtime", "checkout"),
     )
     return with_checks(task, checks)
+
+
+def _runtime(context: PipelineContext, stage: Stage) -> RuntimeChoice:
+    """Return what the commands of a stage run in."""
+    name = stage.environment or context.model.environment
+    choice = runtime_of(context.document, context.options.site, name)
+    if choice.kind != "container":
+        return choice
+    for field in ("artifacts", "cache"):
+        if getattr(stage, field):
+            raise InputError(
+                f"{context.document.path}: a stage in a container cannot have `{field}`, which our "
+                "own Python keeps: put it into a stage with `environment: current`"
+            )
+    # A step of our own needs our own Python.
+    return choice if stage.step == "run" else RuntimeChoice()
 
 
 def _script(name: str, cell: str, stage: Stage) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -178,7 +194,7 @@ def _with_ranks(context: PipelineContext, stage: Stage, common: Task) -> Task:
         # The launcher starts a command: several lines become a script, which each rank runs.
         files = {stage_commands.RUN: f"{stage.run}\n"}
         line = " ".join(map(in_shell, stage_commands.script_command(stage_commands.RUN)))
-    runtime = context.options.site.runtime(stage.environment or context.model.environment)
+    runtime = _runtime(context, stage)
     task = task_of(
         JobRequest(
             kind="mpi",

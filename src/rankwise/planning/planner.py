@@ -13,7 +13,7 @@ from pathlib import Path
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.site import Site, find_site
-from rankwise.documents.site_models import KUBERNETES
+from rankwise.documents.site_models import KUBERNETES, LOCAL
 from rankwise.documents.written import Faults
 from rankwise.errors import ComputeFailure, InputError
 from rankwise.plan import (
@@ -100,6 +100,13 @@ def with_image(task: Task, site: Site) -> Task:
     Raises InputError if neither its runtime nor the site file has an image.
     """
     choice = site.compute(task.compute)
+    if task.runtime.build and choice.backend != LOCAL:
+        place = f"{task.place}: " if task.place else ""
+        raise InputError(
+            f'{place}the image of runtime "{task.runtime.name}" is built on this machine, and '
+            f"compute {task.compute} has no such image: push it to a registry, and name it there "
+            "as `image`"
+        )
     if choice.backend != KUBERNETES:
         return task
     # Few plans need Kubernetes, and its modules take time to import.

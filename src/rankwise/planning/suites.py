@@ -26,7 +26,7 @@ from rankwise.launch.commandline import read_command
 from rankwise.launch.jobs import Facts, JobRequest, Kind, RoleRequest, task_for
 from rankwise.launch.rewriting import NAMES, in_shell
 from rankwise.plan import CASES, Resources, Task, filled_in, later
-from rankwise.planning.jobs import facts_for, gpus_of, launchers_in, restart_of
+from rankwise.planning.jobs import facts_for, gpus_of, launchers_in, restart_of, runtime_of
 from rankwise.planning.planner import Planned, Planner, PlanOptions, free_name
 from rankwise.wording import code, nearest
 
@@ -227,7 +227,7 @@ class SuitePlanner:
         self._model = model
         self._options = options
         self._compute = compute
-        self._runtime = options.site.runtime(model.environment)
+        self._runtime = runtime_of(document, options.site, model.environment)
         self._patterns: dict[object, Task] = {}
         self._known_facts: dict[tuple[object, ...], Facts] = {}
 

@@ -20,8 +20,9 @@ Say = Callable[[str], None]
 Wrap = Callable[..., Command]
 """Returns the command that runs a command inside of something.
 
-It works in `folder`, sees that one and `mounts` under their own names, has the variables in `names`
-with the values that they have where it is started, and `gpus` GPUs: see `Container`.
+The process is called `name`. It works in `folder`, sees that one and `mounts` under their own
+names, has the variables in `names` with the values that they have where it is started, and `gpus`
+GPUs: see `Container`.
 """
 
 
@@ -36,6 +37,8 @@ class PreparedRuntime:
     """Variables to leave out of what is inherited."""
     wrap: Wrap | None = None
     """None: commands need nothing around them."""
+    is_container: bool = False
+    """Whether `wrap` puts commands into containers."""
 
 
 Runtime = Callable[[RuntimeChoice, Say], PreparedRuntime]

@@ -7,10 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 from rankwise.errors import ComputeFailure
 from rankwise.node.equipment import ENGINES, quoted, run
-from rankwise.plan import RuntimeChoice, fill_in
+from rankwise.plan import RuntimeChoice, fill_in, later
 from rankwise.runtimes.base import Command, PreparedRuntime, Say
 
 _ALWAYS_PASSED = ("RANKWISE_ATTEMPT",)
@@ -20,6 +22,7 @@ _PULL_SECONDS = 3600
 _SHOWN_LINES = 10
 _AS_ALL = ("run", "--rm", "--init", "--network", "host", "--ipc", "host")
 _ENGINES_FAULT, _CANNOT_START = 125, 126
+_OWN = later("own")
 _REMEDIES = {
     "container-init": "install catatonit, by which it ends what is left in a container",
     "rlimit": "set `default_ulimits` in containers.conf to no more than `ulimit -H -n`",
@@ -45,13 +48,15 @@ class Container:
         self,
         command: Command,
         *,
+        name: str,
         folder: str,
         mounts: Sequence[str] = (),
         names: Iterable[str] = (),
         gpus: int = 0,
     ) -> tuple[str, ...]:
         """Return the engine's command line; values of variables never stand in it."""
-        inner = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+        line = ("/bin/sh", "-c", command) if isinstance(command, str) else command
+        inner = ("/bin/sh", "-c", _script(), "rankwise", f"{_OWN}/__main__.py", name, *line)
         seen = tuple(dict.fromkeys((folder, *mounts)))
         # Here and not in the plan: which engine it is becomes known only on the machine.
         self._check(seen)
@@ -63,6 +68,7 @@ class Container:
             *self._user(),
             *self._gpus(gpus),
             *(part for path in seen for part in ("--volume", f"{path}:{path}")),
+            *("--volume", f"{_OWN}:{_OWN}:ro"),
             *("--workdir", folder),
             *(part for name in passed for part in ("--env", name)),
             # Without an entry in the image's list of users, the home would be /.
@@ -105,8 +111,14 @@ class Container:
             *(self.executable, "exec"),
             *(("--nv",) if gpus else ()),
             *(part for path in seen for part in ("--bind", f"{path}:{path}")),
+            *("--bind", f"{_OWN}:{_OWN}:ro"),
             *("--pwd", folder, _source(self.image), *inner),
         )
+
+
+@cache
+def _script() -> str:
+    return Path(__file__).with_name("container.sh").read_text(encoding="utf-8")
 
 
 def _source(image: str) -> str:
@@ -118,15 +130,21 @@ def _source(image: str) -> str:
 def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
     """Find an engine that works, and have it get the image."""
     container = _working_engine(choice)
+    if choice.build:
+        from rankwise.runtimes.images import build  # Most images are not built here.
+
+        build(choice, container.executable, say)
     if container.engine != "apptainer":  # which gets it at its first use
         _get_image(choice, container, say)
         _try(choice, container)
-    return PreparedRuntime(wrap=container)
+    return PreparedRuntime(wrap=container, is_container=True)
 
 
 def _working_engine(choice: RuntimeChoice) -> Container:
     troubles = []
-    for engine in (choice.engine,) if choice.engine else ENGINES:
+    # Apptainer builds nothing from a Dockerfile.
+    engines = [one for one in ENGINES if not choice.build or one != "apptainer"]
+    for engine in (choice.engine,) if choice.engine else engines:
         executable = shutil.which(engine)
         if executable is None:
             troubles.append(f"{engine} is not on PATH")

@@ -291,7 +291,8 @@ def _runtime(
         )
     executable, user = found.engines[engine], {"uid": found.uid, "gid": found.gid}
     wrap = Container(engine=engine, executable=executable, image=choice.image, **user)
-    return {**runtime, "engine": executable}, dataclasses.replace(given, wrap=wrap)
+    prepared = dataclasses.replace(given, wrap=wrap, is_container=True)
+    return {**runtime, "engine": executable}, prepared
 
 
 def _lock_of(choice: RuntimeChoice) -> tuple[str, str]:

@@ -137,6 +137,7 @@ def _runtime(choice: RuntimeChoice) -> str:
             how = f"modules {listed(choice.modules)}"
         case _:
             how = f"{choice.image}, {choice.engine}".removesuffix(", ")
+            how += f", built from {choice.build}" if choice.build else ""
     return how if choice.name == choice.kind else f"{choice.name}: {how}"
 
 
