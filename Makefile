@@ -42,8 +42,8 @@ check: lint ## Check style, types and the layout of the source, and run the unit
 	@$(find_python); "$$python" scripts/house.py --check
 	@$(call IN_VENV,.venv) .venv/bin/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --quiet $(UNITS) $(ARGS)
 
-environments: ## Make the virtual environments of the tests, and install Slurm, Grid Engine, a browser, sshd and Podman if that is possible
-	@$(find_python); "$$python" scripts/environments.py && "$$python" scripts/cluster.py --install && "$$python" scripts/gridengine.py --install && "$$python" scripts/pbs_words.py --install && "$$python" scripts/browser.py --install && "$$python" scripts/sshd.py --install && "$$python" scripts/containers.py --install
+environments: ## Make the virtual environments of the tests, and install Slurm, Grid Engine, a browser, sshd, Podman and a Linux that runs as a process, if that is possible
+	@$(find_python); "$$python" scripts/environments.py && "$$python" scripts/cluster.py --install && "$$python" scripts/gridengine.py --install && "$$python" scripts/pbs_words.py --install && "$$python" scripts/browser.py --install && "$$python" scripts/sshd.py --install && "$$python" scripts/containers.py --install && "$$python" scripts/machines.py --install
 
 venv:
 	@$(find_python); "$$python" scripts/environments.py mpich

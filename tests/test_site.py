@@ -335,7 +335,7 @@ def test_a_cluster_is_read_with_all_that_it_has() -> None:
         ('partitoin = "x"', "unknown field `partitoin`: did you mean `partition`?"),
         (
             "oversubscribe = true",
-            "unknown field `oversubscribe`: there are `backend`, `cores`, `gpus`, `memory`, `features`, `options`, `modules`, `init`, `shared`, `python`, `mode`, `max_queued`, `pilot_nodes`, `pilot_idle`, `partition`, `account`, `qos`, `constraint`, `time` and `mpi`",
+            "unknown field `oversubscribe`: there are `backend`, `cores`, `gpus`, `memory`, `features`, `enforce_limits`, `options`, `modules`, `init`, `shared`, `python`, `mode`, `max_queued`, `pilot_nodes`, `pilot_idle`, `partition`, `account`, `qos`, `constraint`, `time` and `mpi`",
         ),
         ("modules = [1]", "`compute.big.modules[1]` must be text in quotes, not 1"),
     ],
@@ -716,7 +716,7 @@ def test_an_unknown_key_with_nothing_like_it_lists_the_known_ones() -> None:
     [line] = complaints_about('[compute.a]\nbackend = "local"\nzzz = 1\n')
     assert line == (
         "rankwise.toml:3: unknown field `zzz`: there are `backend`, `cores`, `gpus`, `memory`, "
-        "`features` and `oversubscribe`"
+        "`features`, `enforce_limits` and `oversubscribe`"
     )
 
 

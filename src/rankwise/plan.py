@@ -157,6 +157,12 @@ class Process:
     speaks_for_ranks: bool = False
     """Whether all is well if it says so, whatever has become of the ranks that it has started."""
     resources: Resources = Resources()
+    limits: Resources | None = None
+    """What it may use at most; None: with the others of its node, what the node may."""
+    runtime: RuntimeChoice | None = None
+    """What it runs in; None: in that of the task."""
+    code: str = ""
+    """The folder to copy for it, to work in; empty: that of the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,10 +334,13 @@ class Task:
     """Names of variables whose values come from the client's environment."""
     resources: Resources = Resources()
     """Of all processes together."""
+    node_limits: Resources | None = None
+    """What the processes of each node may use together, but for those with limits of their own."""
     is_alone: bool = False
     """Whether nothing else may run on its nodes meanwhile: it would be measured, too."""
     compute: str = "local"
     runtime: RuntimeChoice = RuntimeChoice()
+    """Of its processes, and of the ranks that they start; a process may have one of its own."""
     tools: tuple[str, ...] = ()
     """Packages that its own command needs on a machine elsewhere, beside the runtime: there, it is
     run by `TOOLS_PYTHON`."""
@@ -470,8 +479,10 @@ def filled_in(task: Task, value_of: Callable[[str], str], **more: Any) -> Task:
 # What stands in plain data under these names is an object again, or a list of some.
 _PARTS: Mapping[str, Callable[..., Any]] = {
     "checks": Check,
+    "limits": Resources,
     "measuring": Measuring,
     "metrics": Metric,
+    "node_limits": Resources,
     "processes": Process,
     "resources": Resources,
     "restart": Restart,

@@ -314,14 +314,15 @@ def test_code_that_is_too_much_is_refused_with_what_to_do(tmp_path: Path) -> Non
 
     (tmp_path / "small.py").write_text("print()")
     job = job_in(tmp_path)
-    _, parts = deliver(job, choice().kubernetes, tmp_path)
+    code = {"code.tgz": tmp_path}
+    _, parts = deliver(job, choice().kubernetes, code)
     assert set(parts) == {"pod.pyz", "code.tgz"}
     (tmp_path / "data.bin").write_bytes(random.Random(1).randbytes(1_200_000))
     with pytest.raises(ComputeFailure, match=r"1\.2 MB of code after .* \.rankwiseignore"):
-        deliver(job, choice().kubernetes, tmp_path)
+        deliver(job, choice().kubernetes, code)
     # Where the code comes from elsewhere, it does not matter.
     other = choice(code="image", code_path="/app").kubernetes
-    order, parts = deliver(job, other, None)
+    order, parts = deliver(job, other, {})
     assert set(parts) == {"pod.pyz"}
     assert json.loads(order)["nodes"][0]["folder"] == "/app"
 

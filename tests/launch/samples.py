@@ -39,7 +39,7 @@ def mpi_job(
         RoleRequest(
             name="launcher", command=command, code="/p/src", resources=launcher or Resources()
         ),
-        RoleRequest(name="worker", resources=worker or Resources()),
+        RoleRequest(name="worker", code="/p/src", resources=worker or Resources()),
     )
     return JobRequest(kind="mpi", name="sample-mpi-job", roles=roles, **more)
 

@@ -112,22 +112,45 @@ def test_what_the_document_says_is_in_the_task() -> None:
     assert (task.timeout, task.restart) == (60.0, restart)
 
 
-def test_all_roles_have_one_code_folder() -> None:
-    task = task_for(job(role("worker"), role("parameter_server", code="/a")))
+def test_a_role_with_a_code_folder_of_its_own_works_there() -> None:
+    kind: Kind = "tensorflow"
+    roles = (role("chief", code="/a"), role("worker", code="/a"))
+    servers = role("parameter_server", code="/b")
+    task = task_for(JobRequest(kind=kind, name="j", roles=(*roles, servers)))
     assert task.code == "/a"
-    with pytest.raises(InputError) as raised:
-        task_for(job(role("worker", code="/b"), role("parameter_server", code="/a")))
-    assert "parameter_server has /a, worker has /b" in str(raised.value)
+    assert [one.code for one in task.processes] == ["", "", "/b"]
 
 
-def test_all_roles_have_one_runtime_whatever_it_is_called() -> None:
+def test_a_role_with_another_runtime_has_its_own_whatever_they_are_called() -> None:
     one = RuntimeChoice(name="azureml:a", kind="uv", python="3.11")
-    other = RuntimeChoice(name="azureml:b", kind="uv", python="3.11")
-    different = RuntimeChoice(name="azureml:c", kind="uv", python="3.12")
-    assert task_for(job(role("worker", runtime=one), role("chief", runtime=other))).runtime == one
-    assert task_for(job(role("worker"), role("chief", runtime=other))).runtime == other
-    with pytest.raises(InputError, match=r"`azureml:c`, `azureml:a`"):
-        task_for(job(role("worker", runtime=one), role("chief", runtime=different)))
+    same = RuntimeChoice(name="azureml:b", kind="uv", python="3.11")
+    other = RuntimeChoice(name="azureml:c", kind="uv", python="3.12")
+    roles = (role("chief", runtime=same), role("worker", runtime=one))
+    servers = role("parameter_server", runtime=other)
+    task = task_for(JobRequest(kind="tensorflow", name="j", roles=(*roles, servers)))
+    assert task.runtime == one
+    assert [process.runtime for process in task.processes] == [None, None, other]
+    assert task_of(body_of(task)) == task
+
+
+def test_limits_are_those_of_a_replica() -> None:
+    amount = Resources(cores=2, memory=8 << 30, gpus=4)
+    limit = Resources(cores=2, memory=8 << 30)
+    task = task_for(torch_job("python a.py", worker=amount, is_limited=True))
+    # Its ranks share what the replica may use, as they do in a pod.
+    assert task.node_limits == limit
+    assert {process.limits for process in task.processes} == {None}
+    task = task_for(mpi_job("mpirun a", launcher=amount, worker=amount * 2, is_limited=True))
+    assert (task.node_limits, task.processes[0].limits) == (limit * 2, limit)
+    servers = role("parameter_server", resources=amount)
+    request = JobRequest(
+        kind="tensorflow", name="j", roles=(role("worker"), servers), is_limited=True
+    )
+    task = task_for(request)
+    assert [process.limits for process in task.processes] == [Resources(), limit]
+    assert task_of(body_of(task)) == task
+    task = task_for(torch_job("python a.py", worker=amount))
+    assert task.node_limits is None
 
 
 def test_a_job_without_a_command_is_an_error() -> None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest, task_for
 from rankwise.launch.mpi_jobs import mpi_variables
 from rankwise.launch.mpiexec import Family
-from rankwise.plan import Resources, show
+from rankwise.plan import Resources, RuntimeChoice, show
 from tests.launch.samples import (
     HOROVODRUN,
     HOSTFILE,
@@ -94,6 +97,22 @@ def test_the_mpi_job_on_kubernetes_is_planned() -> None:
     assert command_of(task) == MPIRUN_OF_KUBERNETES.replace("python", f"{RANK} python")
     assert task.resources == Resources(cores=1, memory=2 << 30, gpus=16)
     assert task.processes[0].resources == Resources(cores=1, memory=2 << 30)
+
+
+def test_ranks_of_another_environment_than_their_mpirun_are_refused_but_in_pods() -> None:
+    request = mpi_job(MPIRUN, instance_count=2)
+    worker = replace(
+        request.roles[1], runtime=RuntimeChoice(name="b", kind="uv"), place="job.yaml:9:18"
+    )
+    request = replace(request, roles=(request.roles[0], worker))
+    with pytest.raises(InputError) as refused:
+        task_for(request, facts())
+    said = str(refused.value)
+    assert said.startswith("job.yaml:9:18: the ranks of an MPI job run in the environment of the ")
+    assert "not `b`; name the same `environment` in each role, or run the job on Kub" in said
+    task = task_for(request, replace(facts(), has_pods=True))
+    assert task.runtime == worker.runtime
+    assert [process.runtime for process in task.processes] == [RuntimeChoice()]
 
 
 def test_a_job_without_limits_claims_nothing() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from rankwise.documents.load import starter
 from rankwise.errors import InputError
+from rankwise.plan import Resources
 from rankwise.planning import plan_from
 
 _JOB = """\
@@ -189,3 +191,65 @@ def test_the_extra_that_brings_an_mpi_is_named_where_there_is_none(
     mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 5.0.0'\n")
     mpirun.chmod(0o755)
     assert REMEDY not in notices(tmp_path, name)
+
+
+_SERVERS = """\
+type: TensorflowJob
+worker:
+  num_replicas: 2
+  spec:
+    command: python train.py
+    code: ./source
+    environment: a
+    resource_limits: {memory: 1Gi}
+parameter_server:
+  spec:
+    command: python serve.py
+    ADDED
+"""
+_BOTH = '[runtime.a]\ncurrent = true\n[runtime.b]\nrequirements = ["x"]\n'
+
+
+def test_a_role_that_names_no_environment_and_no_code_has_those_of_the_others(job: Path) -> None:
+    (job.parent / "rankwise.toml").write_text(_BOTH + '[defaults]\nruntime = "b"\n')
+    job.write_text(_SERVERS.replace("ADDED", ""))
+    (task,) = plan_from([job])[0].tasks
+    assert task.runtime.name == "a"
+    assert {(one.runtime, one.code) for one in task.processes} == {(None, "")}
+
+
+def test_a_role_may_have_an_environment_and_code_of_its_own(job: Path) -> None:
+    (job.parent / "rankwise.toml").write_text(_BOTH)
+    (job.parent / "other").mkdir()
+    job.write_text(_SERVERS.replace("ADDED", "environment: b\n    code: ./other"))
+    (task,) = plan_from([job])[0].tasks
+    own = [(one.runtime.name if one.runtime else "", one.code) for one in task.processes]
+    assert own == [("", ""), ("", ""), ("b", str(job.parent / "other"))]
+
+
+def test_the_ranks_of_an_mpi_job_have_the_environment_of_their_launcher(job: Path) -> None:
+    (job.parent / "rankwise.toml").write_text(_BOTH)
+    job.write_text(_JOB.replace("azureml:pytorch-1.7:1", "a") + "worker: {spec: {environment: b}}")
+    with pytest.raises(InputError, match=r"job.yaml:10:30: the ranks of an MPI job run in the env"):
+        plan_from([job])
+
+
+@pytest.mark.parametrize(
+    ("site", "how"),
+    [
+        ('[compute.here]\nbackend = "local"\n', "a cgroup of each replica|an rlimit for"),
+        ('[compute.here]\nbackend = "slurm"\n', "an rlimit for the memory of each process"),
+        ('[compute.here]\nbackend = "ssh"\nhosts = ["a"]\n', "if the machine there allows it"),
+        ('[compute.here]\nbackend = "local"\nenforce_limits = false\n', ""),
+        ('[compute.here]\nbackend = "kubernetes"\nimage = "x"\n', ""),
+    ],
+)
+def test_the_plan_says_how_limits_are_enforced(job: Path, site: str, how: str) -> None:
+    (job.parent / "rankwise.toml").write_text(site)
+    job.write_text(_SERVERS.replace("ADDED", "") + "compute: {target: here}\n")
+    (task,) = plan_from([job])[0].tasks
+    told = [note for note in task.notes if note.startswith("limits: ")]
+    assert len(told) == bool(how)
+    assert all(re.search(how, note) for note in told)
+    limits = {process.limits for process in task.processes}
+    assert limits == ({Resources(), Resources(memory=1 << 30)} if how else {None})

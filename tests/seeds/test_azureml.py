@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -28,6 +29,7 @@ import json, os, socket, time
 
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")
 names += ("NCCL_DEBUG", "RANKWISE_NODE", "AZUREML_MPI_HOSTFILE", "TF_CONFIG")
+names += ("HOROVOD_CYCLE_TIME", "HOROVOD_AUTOTUNE")
 facts = {name: os.environ[name] for name in names if name in os.environ}
 if path := facts.get("AZUREML_MPI_HOSTFILE"):
     from mpi4py import MPI
@@ -94,7 +96,8 @@ def run(shop: Shop, document: str, runtime: str = "mpi4py") -> tuple[Said, Facts
     shop.write("rankwise.toml", SITE.format(python=RUNTIMES[runtime].folder))
     said = shop.rankwise("run", document, "--strict")
     assert said.exit_code == 0, said
-    found = [json.loads(line) for line in re.findall(r"\| facts (.*)", said.output)]
+    # horovodrun has mpirun put the rank before each line.
+    found = [json.loads(line) for line in re.findall(r"\|.* facts (.*)", said.output)]
     return said, sorted(found, key=lambda one: int(one.get("rank", one.get("RANK", 0))))
 
 
@@ -145,6 +148,25 @@ def test_horovodrun_starts_the_ranks(shop: Shop) -> None:
     assert [one["RANKWISE_NODE"] for one in facts] == [f"node{rank // 4}" for rank in range(16)]
 
 
+@sentence(PAGE, ran="rankwise run fine.yaml", stand_in="a script with its options")
+def test_horovodrun_takes_the_options_of_horovods_own(shop: Shop) -> None:
+    """Those who need no fine-grained control of MPI are recommended horovodrun."""
+    text = (shop.folder / "mpi-horovodrun.yaml").read_text()
+    line = "horovodrun -np 16 --hostfile AZUREML_MPI_HOSTFILE"
+    options = "--mpi --verbose --cycle-time-ms 3.5 --no-autotune --binding-args='-bind-to none'"
+    shop.write("fine.yaml", text.replace(line, f"horovodrun -np 2 -H node0:1,node3:1 {options}"))
+    said, facts = run(shop, "fine.yaml")
+    assert [(one["sum"], one["RANKWISE_NODE"]) for one in facts] == [(2, "node0"), (2, "node3")]
+    assert {(one["HOROVOD_CYCLE_TIME"], one["HOROVOD_AUTOTUNE"]) for one in facts} == {("3.5", "0")}
+    assert (
+        "mpirun --allow-run-as-root --tag-output -np 2 -H node0:1,node3:1 --bind-to" in said.output
+    )
+    shop.write("gloo.yaml", text.replace(line, "horovodrun -np 2 --gloo"))
+    refused = shop.rankwise("run", "gloo.yaml")
+    assert refused.exit_code == 2, refused
+    assert "--gloo needs Horovod itself" in refused.output, refused
+
+
 @sentence(PAGE, ran="rankwise run mpi-k8s.yaml", stand_in=GPUS)
 def test_jobs_for_kubernetes_say_what_they_need(shop: Shop) -> None:
     """For jobs on Kubernetes, users can specify more, such as resource limits."""
@@ -157,6 +179,57 @@ def test_jobs_for_kubernetes_say_what_they_need(shop: Shop) -> None:
     refused = shop.rankwise("run", "mpi-k8s.yaml")
     assert refused.exit_code == 1, refused
     assert "needs 16 GPUs" in refused.output, refused
+
+
+LIMITED = """\
+type: PytorchJob
+process_count_per_instance: 1
+worker:
+  spec:
+    command: python -c "import os; data = b'x' * (int(os.environ['RANK']) * 250 << 20)"
+    environment: azureml:pytorch-1.7:1
+    resource_limits: {cpu: 1, memory: 200Mi}
+compute: {target: gpu-cluster, instance_count: 2}
+"""
+
+
+@sentence(PAGE, ran="rankwise run limited.yaml")
+def test_resource_limits_are_enforced(shop: Shop) -> None:
+    """Configurations that are relevant to training there, such as resource limits."""
+    require_environment("mpi4py")
+    site = SITE.format(python=RUNTIMES["mpi4py"].folder)
+    shop.write("rankwise.toml", site)
+    shop.write("limited.yaml", LIMITED)
+    plan = shop.rankwise("plan", "limited.yaml").output
+    assert "limits: a" in plan, plan
+    said = shop.rankwise("run", "limited.yaml")
+    assert said.exit_code in (1, 137), said
+    assert "worker-1 exceeded its memory limit of 200Mi" in said.output, said
+    shop.write("rankwise.toml", site.replace("gpus = 16", "gpus = 16\nenforce_limits = false"))
+    assert shop.rankwise("run", "limited.yaml").exit_code == 0
+    shop.write("rankwise.toml", site)
+    shop.write("limited.yaml", LIMITED.replace("200Mi", "4000Gi"))
+    refused = shop.rankwise("run", "limited.yaml")
+    assert (refused.exit_code, "not run: needs" in refused.output) == (1, True), refused
+
+
+@sentence(PAGE, ran="rankwise run roles.yaml")
+def test_each_role_has_its_environment_and_its_code(shop: Shop) -> None:
+    """parameter_server and worker each have a command, code and an environment of their own."""
+    require_environment("mpi4py")
+    text = (shop.folder / "tensorflow-parameter-server.yaml").read_text()
+    server, worker = text.split("worker:\n")
+    server = server.replace("./src", "./servers").replace("azureml:tensorflow-2.3:1", "servers")
+    shop.write("roles.yaml", f"{server}worker:\n{worker}")
+    shop.write("servers/train.py", f"import sys; print('server', sys.prefix, flush=True)\n{TRAIN}")
+    site = SITE.format(python=sys.prefix) + "[runtime.servers]\npython = "
+    shop.write("rankwise.toml", f'{site}"{RUNTIMES["mpi4py"].folder}"\n')
+    said = shop.rankwise("run", "roles.yaml", "--strict")
+    assert said.exit_code == 0, said
+    servers = re.findall(r"parameter_server (\d) *\| server (.*)", said.output)
+    assert sorted(servers) == [(number, str(RUNTIMES["mpi4py"].folder)) for number in "01"]
+    found = [json.loads(line) for line in re.findall(r"\| facts (.*)", said.output)]
+    assert places(found) == SERVERS + WORKERS
 
 
 @sentence(PAGE, ran="rankwise run slots.yaml")
@@ -323,7 +396,7 @@ def test_a_command_job_of_today_runs_as_it_is(shop: Shop) -> None:
     # What was fetched stays.
     again = shop.rankwise("run", "command.yml")
     assert again.exit_code == 0, again
-    assert "Copy-a-table-2  passed" in shop.rankwise("list").output
+    assert "Copy-a-table-2 passed" in flat(shop.rankwise("list"))
 
 
 @sentence(PAGE, ran="rankwise run pipeline.yml", said="A pipeline job of v2 runs as it is.")

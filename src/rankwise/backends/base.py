@@ -19,7 +19,7 @@ from rankwise.documents.site import Site
 from rankwise.documents.site_models import COMMAND, KUBERNETES, LOCAL, SSH, ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.machine import machine, visible_gpus
-from rankwise.plan import Resources, Task
+from rankwise.plan import Resources, RuntimeChoice, Task
 from rankwise.records import AttemptEnd
 from rankwise.runtimes.base import PreparedRuntime
 from rankwise.store import State
@@ -43,6 +43,8 @@ class Submission:
     attempt: Attempt
     task: Task
     runtime: PreparedRuntime
+    runtimes: Mapping[RuntimeChoice, PreparedRuntime] = field(default_factory=dict)
+    """Of the processes that have one of their own."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 

@@ -18,9 +18,10 @@ from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.files import copy_code, read_left
 from rankwise.launch.mpi import without_job
 from rankwise.node.files import Beside
+from rankwise.node.limits import LAUNCHER
 from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
-from rankwise.plan import OWN_VARIABLES, Process, Task
-from rankwise.runtimes.base import cache_folder
+from rankwise.plan import OWN_VARIABLES, Process, Resources, Task
+from rankwise.runtimes.base import PreparedRuntime, cache_folder
 
 MAIN = "__main__.py"
 """The file of the folder that is started."""
@@ -92,6 +93,9 @@ def make_folders(folder: Path, task: Task) -> list[Path]:
 
     ComputeFailure: there is no such code, or no such folder.
     """
+    for own, code in {_own_folder(folder, one): one.code for one in task.processes}.items():
+        if own:
+            copy_code(Path(code), Path(own))
     if not task.code:
         if not Path(task.folder).is_dir():
             raise ComputeFailure(f"{task.folder}: there is no such folder to work in")
@@ -120,6 +124,11 @@ def repositories() -> str:
     return str(cache_folder() / "repositories")
 
 
+def _own_folder(folder: Path, process: Process) -> str:
+    """Return where a process with code of its own works; empty: where its node does."""
+    return f"{folder}/nodes/node{process.node}-{process.role}" if process.code else ""
+
+
 def make_order(
     job: Submission,
     nodes: Sequence[NodeOrder],
@@ -133,7 +142,9 @@ def make_order(
     `gpus` are those to be shared among them, `defaults` variables that all others override.
     With `keeps_allocation`, processes keep what srun must know of the job that they are in.
     """
-    task, attempt, runtime = job.task, job.attempt, job.runtime
+    task, attempt = job.task, job.attempt
+    # Where processes have runtimes of their own, nothing of one must be seen in another.
+    runtime = PreparedRuntime() if job.runtimes else job.runtime
     outer = without_job(os.environ)
     environment = {
         **{name: value for name, value in (defaults or {}).items() if name not in outer},
@@ -145,7 +156,9 @@ def make_order(
         attempt=attempt.label,
         marker=attempt.marker,
         folder=str(attempt.folder),
-        nodes=nodes,
+        nodes=[node.replace(limits=_limits(task.node_limits)) for node in nodes]
+        if task.node_limits
+        else nodes,
         processes=[
             _process_order(job, one, nodes, environment, [*islice(left, one.resources.gpus)])
             for one in task.processes
@@ -161,7 +174,7 @@ def make_order(
         timeout=task.timeout,
         is_measured=task.measuring is not None,
         keeps_allocation=keeps_allocation,
-        is_contained=runtime.is_container,
+        is_contained=any(one.is_container for one in (job.runtime, *job.runtimes.values())),
     )
 
 
@@ -174,24 +187,43 @@ def _process_order(
 ) -> ProcessOrder:
     # By this variable it sees no others.
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    own = {**process.environment, **visible}
-    command = process.command
-    if job.runtime.wrap is not None:
-        command = job.runtime.wrap(
+    runtime = job.runtimes.get(process.runtime, job.runtime) if process.runtime else job.runtime
+    special = runtime if job.runtimes else PreparedRuntime()
+    made = {name: one for name, one in special.environment.items() if name not in environment}
+    own = {**made, **process.environment, **visible}
+    command, place = process.command, _own_folder(job.attempt.folder, process)
+    limits = job.task.node_limits if process.limits is None else process.limits
+    # The ranks of a launcher are in its container, and leave its limits there.
+    memory = limits.memory if limits is not None and process.role != LAUNCHER else 0
+    if runtime.wrap is not None:
+        command = runtime.wrap(
             command,
             name=process.name,
-            folder=nodes[process.node].folder,
+            folder=place or nodes[process.node].folder,
             # The runner keeps logs and records of all processes in this folder.
             mounts=[str(job.attempt.folder), *job.task.mounts],
             names=[*OWN_VARIABLES, *environment, *own, *job.task.secrets],
             gpus=process.resources.gpus,
+            memory=memory,
         )
     return ProcessOrder(
         **{name: getattr(process, name) for name in _AS_PLANNED},
         command=command,
         environment=own,
         gpus=gpus,
+        path=special.path,
+        unset=special.unset,
+        folder=place,
+        limits=_limits(process.limits),
+        limits_itself=runtime.limits_memory,
     )
+
+
+def _limits(limits: Resources | None) -> Mapping[str, float] | None:
+    if limits is None:
+        return None
+    amounts = {"cores": limits.cores, "memory": limits.memory}
+    return {name: amount for name, amount in amounts.items() if amount}
 
 
 def gpus_of(folder: Path) -> tuple[str, ...]:

@@ -268,6 +268,8 @@ class ComputeConfig:
     """Whether tasks may run at once that need more than there is."""
     features: values.Texts = ()
     """What matrices may need here: words, or `mem>=64`."""
+    enforce_limits: values.Bool = True
+    """Whether processes are held to the `resource_limits` of their roles; true unless set."""
     batch: BatchConfig = BatchConfig()
     """What the batch system is told, if the backend is one."""
     ssh: SshConfig = SshConfig()

@@ -393,7 +393,7 @@ BACKENDS: Mapping[str, type[SiteTable]] = {
 }
 # What the annotations of the classes of data mean.
 _NAMES = {"values": values, "tables": sys.modules[__name__]}
-OF_ALL = ("cores", "gpus", "memory", "features")
+OF_ALL = ("cores", "gpus", "memory", "features", "enforce_limits")
 
 
 def _keys(config: Any, needed: Sequence[str] = ()) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from queue import Empty
 from typing import Any
 
@@ -33,6 +34,7 @@ _CANCEL_SECONDS = 0.5
 _LOOK_SECONDS = 180.0
 # How often to look whether an attempt has submitted something.
 _SUBMITTED_SECONDS = 2.0
+_Runtimes = dict[RuntimeChoice, PreparedRuntime]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -293,10 +295,12 @@ class Drive:
         except InputError as error:
             self._give_up(self._queue.left_out(task.key, str(error), is_well=False))
             return
-        is_slow = task.runtime.kind in SLOW_KINDS and not facts.makes_runtimes
-        if is_slow and not self._preparing.is_over(task.runtime):
-            self._parked.append((task.runtime, queued))
-            return
+        own = filter(None, map(attrgetter("runtime"), task.processes))
+        runtimes = dict.fromkeys([task.runtime, *own], PreparedRuntime())
+        for runtime in () if facts.makes_runtimes else runtimes:
+            if runtime.kind in SLOW_KINDS and not self._preparing.is_over(runtime):
+                self._parked.append((runtime, queued))
+                return
         number = row.attempts + 1
         folder = self._computes[queued.compute].place(
             self._store.run_folder(self._run) / task.key / str(number)
@@ -309,7 +313,7 @@ class Drive:
             self._run, task.key, marker=attempt.marker, folder=folder, now=time.time()
         )
         try:
-            self._submit(attempt, task, facts)
+            self._submit(running, runtimes, facts)
         # By the contract of backends, nothing was started then.
         except ComputeFailure as failure:
             self._end(running, base.not_run(str(failure)))
@@ -338,7 +342,8 @@ class Drive:
             self._give_up(self._queue.over(task.key, State.PASSED))
         return True
 
-    def _submit(self, attempt: Attempt, task: Task, facts: base.BackendFacts) -> None:
+    def _submit(self, running: _Running, made: _Runtimes, facts: base.BackendFacts) -> None:
+        attempt, task = running.attempt, running.task
         missing = [name for name in task.secrets if name not in self._secrets]
         if missing:
             why = f"no value for the secret {missing[0]}: set it in the environment, and resume"
@@ -348,9 +353,10 @@ class Drive:
         except OSError as error:
             raise ComputeFailure(f"{attempt.folder}: {error.strerror}") from error
         values = {name: self._secrets[name] for name in task.secrets}
-        own = PreparedRuntime() if facts.makes_runtimes else self._preparing.prepared(task.runtime)
-        task, runtime = self._earlier.completed(task, own)
-        job = Submission(attempt=attempt, task=task, runtime=runtime, secrets=values)
+        if not facts.makes_runtimes:
+            made = {one: self._preparing.prepared(one) for one in made}
+        task, runtime = self._earlier.completed(task, made.pop(task.runtime))
+        job = Submission(attempt=attempt, task=task, runtime=runtime, runtimes=made, secrets=values)
         self._computes[task.compute].submit(job)
 
     def _watch(self, running: _Running) -> None:

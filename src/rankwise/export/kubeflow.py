@@ -11,7 +11,6 @@ from rankwise.errors import InputError
 from rankwise.export import pods
 from rankwise.export.base import Exported, ExportJob, Object, given
 from rankwise.export.commands import HOSTFILES, for_shell, mpi_line, torch_line, with_dollars
-from rankwise.launch.jobs import instance_role
 from rankwise.plan import Resources
 
 HOSTFILE = "/etc/mpi/hostfile"
@@ -75,7 +74,7 @@ def _mpi_spec(job: ExportJob, code: pods.CodeMap | None, more: Object) -> Object
 def _mpi_parts(job: ExportJob) -> tuple[pods.Part, pods.Part]:
     """Return what the launcher runs, and what is there on the workers."""
     hosts = dict.fromkeys(HOSTFILES, HOSTFILE)
-    at_nodes = instance_role(job.request)
+    at_nodes = job.request.common
     is_one = at_nodes is job.role
     launcher = pods.Part(
         role=job.role,
@@ -132,7 +131,7 @@ def kubeflow_trainer(job: ExportJob) -> Exported:
         numNodes=job.counts.instances,
         numProcPerNode=job.counts.per_instance,
         env=[one for one in pods.variables_of(job, hosts) if one["name"] not in reserved],
-        resourcesPerNode=pods.requirements_of(job, instance_role(job.request).resources),
+        resourcesPerNode=pods.requirements_of(job, job.request.common.resources),
     )
     runtime = job.options.runtime or (MPI if kind == "mpi" else TORCH)
     spec = given(
@@ -205,7 +204,7 @@ def _losses(job: ExportJob, code: pods.CodeMap | None) -> list[str]:
     if job.request.restart.most:
         losses.append(job.loss("restart", "the runtime decides when a TrainJob starts again"))
     # There is one trainer for all pods, and the launcher is the first of its nodes.
-    at_nodes = instance_role(job.request)
+    at_nodes = job.request.common
     if at_nodes is not job.role and job.role.resources != at_nodes.resources:
         path = job.limits_field(job.role.name)
         losses.append(job.loss(path, "a TrainJob has the same limits for all its nodes"))

@@ -79,6 +79,7 @@ def tensorflow_task(request: JobRequest, facts: Facts) -> Task:
             rank=member.rank,
             # What is not awaited is ended with the rest: parameter servers never end by themselves.
             is_awaited=member.rank == 0 or (success == "all" and member.rank is not None),
+            limits=request.limits(member.role.resources),
         )
         for member in members
     ]
@@ -140,6 +141,7 @@ def pytorch_task(request: JobRequest, facts: Facts) -> Task:
         nodes=found.instances,
         width=found.processes,
         resources=role.resources * found.instances,
+        node_limits=request.limits(role.resources),
         notes=[*found.notes, *unused_commands(request, role), *prepared.notes],
     )
 

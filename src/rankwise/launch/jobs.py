@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import pkgutil
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from rankwise.errors import InputError
@@ -35,6 +34,8 @@ class RoleRequest:
     runtime: RuntimeChoice = RuntimeChoice()
     resources: Resources = Resources()
     """Of one replica."""
+    place: str = ""
+    """Where its environment is written: FILE:LINE:COLUMN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,20 @@ class JobRequest:
     tags: Mapping[str, str] = field(default_factory=dict)
     generate_launcher: bool = False
     """Whether the command is a plain program for which the mpiexec is yet to be written."""
+    is_limited: bool = False
+    """Whether replicas may use no more than what they claim."""
+
+    @property
+    def common(self) -> RoleRequest:
+        """Return the role whose code and runtime are those of the task.
+
+        There is one replica of it on each instance.
+        """
+        return next((role for role in self.roles if role.name == "worker"), self.roles[0])
+
+    def limits(self, claimed: Resources) -> Resources | None:
+        """Return what something may use that claims so much; GPUs are given out, not limited."""
+        return replace(claimed, gpus=0) if self.is_limited else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +107,18 @@ def assemble(
 ) -> Task:
     """Make the task; the variables of the document go before those given here.
 
-    `more` are fields of the task. Raises InputError if roles differ in what a task has only one of.
+    `more` are fields of the task.
     """
     told = (note for _, own in planned for note in own)
     return Task(
         key=request.key,
         processes=tuple(process for process, _ in planned),
-        code=_code(request),
+        code=request.common.code,
         folder=request.folder,
         environment={**(environment or {}), **request.environment},
         secrets=request.secrets,
         compute=request.compute,
-        runtime=_runtime(request),
+        runtime=request.common.runtime,
         timeout=request.timeout,
         restart=request.restart,
         # Of many processes alike, a note is given once.
@@ -161,34 +176,18 @@ def process_of(
     known = {**said, **environment}
     # The caller may name the process otherwise, or give it a share of what its role claims.
     named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
+    if differ(role.runtime, request.common.runtime):
+        named["runtime"] = role.runtime
+    if role.code != request.common.code:
+        named["code"] = role.code
     notes += prepared.word_notes(known)
     command = prepared.for_process(known)
     return Process(**{**named, **more}, command=command, environment=environment), notes
 
 
-def _code(request: JobRequest) -> str:
-    folders = {role.code: role.name for role in reversed(request.roles) if role.code}
-    if len(folders) > 1:
-        found = ", ".join(f"{name} has {folder}" for folder, name in folders.items())
-        raise InputError(
-            f"{request.name}: all roles of a job work in one code folder, but {found}: give them "
-            "the same `code.path`, and change into folders of it in the commands"
-        )
-    return next(iter(folders), "")
-
-
-def _runtime(request: JobRequest) -> RuntimeChoice:
-    """Return the runtime of all roles; what it is counts, not what it is called."""
-    # A role that says nothing runs in what the others say.
-    chosen = [role.runtime for role in request.roles if role.runtime != RuntimeChoice()]
-    different = {dataclasses.replace(runtime, name=""): runtime for runtime in reversed(chosen)}
-    if len(different) > 1:
-        found = ", ".join(f"`{runtime.name}`" for runtime in different.values())
-        raise InputError(
-            f"{request.name}: all roles of a job run in one environment, but there are {found}: "
-            "name the same `environment` in each role"
-        )
-    return next(iter(different.values()), RuntimeChoice())
+def differ(one: RuntimeChoice, other: RuntimeChoice) -> bool:
+    """Return whether two runtimes are not the same, whatever they are called."""
+    return replace(one, name=other.name) != other
 
 
 # Larger than any cluster that is known: a number with a digit too many is not planned for minutes.
@@ -208,11 +207,6 @@ class Counts:
     @property
     def processes(self) -> int:
         return self.instances * self.per_instance
-
-
-def instance_role(request: JobRequest) -> RoleRequest:
-    """Return the role of which there is one replica on each instance."""
-    return next((role for role in request.roles if role.name == "worker"), request.roles[0])
 
 
 def counts(request: JobRequest, facts: Facts, launch: Launch | None) -> Counts:
@@ -250,7 +244,7 @@ def instances_of(request: JobRequest, launch: Launch | None) -> tuple[int, tuple
 def _instances(request: JobRequest, launch: Launch | None) -> tuple[int, str]:
     if request.instance_count is not None:
         return request.instance_count, ""
-    role = instance_role(request)
+    role = request.common
     if role.replicas is not None:
         return role.replicas, f"num_replicas of {role.name}"
     if launch is not None and launch.nodes is not None:
@@ -276,7 +270,7 @@ def _per_instance(
             )
         return count, ""
     # From here on it is derived: first from the command, then from what an instance claims.
-    claimed = instance_role(request).resources
+    claimed = request.common.resources
     # `facts.cores` are those of all instances together.
     gpus, cores = claimed.gpus, math.ceil(claimed.cores) or max(facts.cores // instances, 1)
     by_gpus = gpus, f"one for each of {counted(gpus, 'GPU')}"
@@ -352,7 +346,7 @@ def with_inputs(request: JobRequest) -> JobRequest:
         return _REFERENCE.sub(lambda found: known.get(found[1], ""), text)
 
     roles = tuple(
-        dataclasses.replace(role, command=fill(role.command, f"the command of {role.name}"))
+        replace(role, command=fill(role.command, f"the command of {role.name}"))
         for role in request.roles
     )
     environment = {
@@ -360,7 +354,7 @@ def with_inputs(request: JobRequest) -> JobRequest:
     }
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
-    return dataclasses.replace(request, roles=roles, environment=environment)
+    return replace(request, roles=roles, environment=environment)
 
 
 def plain_task(request: JobRequest, facts: Facts) -> Task:

@@ -13,10 +13,11 @@ from rankwise.launch.jobs import (
     Counts,
     Facts,
     JobRequest,
+    RoleRequest,
     assemble,
     commanding_role,
     counts,
-    instance_role,
+    differ,
     process_of,
     unused_commands,
 )
@@ -99,7 +100,8 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         notes.append(note)
     mpi4py = WITH_MPI4PY_IF_THERE if is_contained else WITH_MPI4PY if facts.has_mpi4py else ""
     prepared = prepare(line, reading, family, mpi4py=mpi4py)
-    at_nodes = instance_role(request)
+    at_nodes = request.common
+    _check_environments(request, role, at_nodes, facts)
     # A document without workers says of its launcher what each node needs.
     own = Resources() if role is at_nodes else role.resources
     # The launcher claims less than the ranks do: where it can be, it is by itself.
@@ -114,6 +116,7 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         node=found.instances if is_apart else 0,
         speaks_for_ranks=request.success == "launcher",
         resources=own,
+        limits=request.limits(own),
     )
     return assemble(
         request,
@@ -123,7 +126,22 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         files={"hostfile": hostfile(family, found, reading.launch)},
         environment=mpi_variables(family, said, names_hosts=bool(_HOST_OPTIONS.search(line))),
         resources=own + at_nodes.resources * found.instances,
+        node_limits=request.limits(at_nodes.resources),
         notes=[*notes, *prepared.notes],
+    )
+
+
+def _check_environments(
+    request: JobRequest, launcher: RoleRequest, worker: RoleRequest, facts: Facts
+) -> None:
+    """Raise InputError if ranks of one environment would be started by the mpirun of another."""
+    if facts.has_pods or not differ(launcher.runtime, worker.runtime):
+        return
+    raise InputError(
+        f"{worker.place or request.name}: the ranks of an MPI job run in the environment of the "
+        f"mpirun that starts them: `{launcher.runtime.name}` on compute `{request.compute}`, not "
+        f"`{worker.runtime.name}`; name the same `environment` in each role, or run the job on "
+        "Kubernetes, where each role has its own image"
     )
 
 

@@ -84,10 +84,20 @@ def find_uv(root: str) -> str:
 
 
 def equip(folder: str, root: str) -> None:
-    """Make the runtime ready that `runtime.json` names, and write how it is used."""
+    """Make the runtimes ready that `runtime.json` names, and write how they are used."""
     choice = read_json(f"{folder}/runtime.json")
     if code := choice.get("repository"):
         clone_code(code, f"{root}/repositories")
+    if own := choice.get("processes"):
+        made = {name: ready(one, root) for name, one in own.items()}
+        there = Placement(processes={name: one.own() for name, one in made.items()})
+    else:
+        there = ready(choice, root)
+    there.write(folder)
+
+
+def ready(choice: dict[str, Any], root: str) -> Placement:
+    """Make one runtime ready, and return how it is used."""
     kind = choice["kind"]
     if kind == "container":
         engine, image = choice["engine"], choice["image"]
@@ -95,7 +105,7 @@ def equip(folder: str, root: str) -> None:
         is_there = os.path.basename(engine) == "apptainer"
         if not is_there and ask([engine, "image", "inspect", image]) is None:
             call(choice, [engine, "pull", image])
-        return
+        return Placement()
     executable, there = "", Placement()
     if kind == "uv":
         executable = f"{environment_for(choice, root)}/bin/python"
@@ -106,7 +116,7 @@ def equip(folder: str, root: str) -> None:
     if choice.get("tools"):
         tools = tools_for(choice, executable, root)
         there = there.replace(path_behind=[*there.path_behind, tools])
-    there.write(folder)
+    return there
 
 
 def clone_code(code: dict[str, str], store: str) -> None:

@@ -75,6 +75,8 @@ class NodeOrder(Plain):
     """By which others reach it, if not by its name."""
     reach: Sequence[str] | None = None
     """The words that start something there; empty: the runner is on it. None: it is virtual."""
+    limits: Mapping[str, float] = {}
+    """The `cores` and bytes of `memory` that processes without limits of their own may use."""
 
 
 class ProcessOrder(Plain):
@@ -89,6 +91,26 @@ class ProcessOrder(Plain):
     environment: Mapping[str, str] = {}
     gpus: Sequence[str] = ()
     """Those of the order's that are its own."""
+    path: Sequence[str] = ()
+    """Folders before all others of PATH."""
+    unset: Sequence[str] = ()
+    folder: str = ""
+    """In which it works, if that is not its node's."""
+    limits: Mapping[str, float] | None = None
+    """The `cores` and bytes of `memory` that it may use; None: those of its node."""
+    limits_itself: bool = False
+    """Whether its command sees to that, as an engine of containers does."""
+    cores: Sequence[int] = ()
+    """Those to which it is bound; none: those of its node."""
+
+    def placed(self, there: Mapping[str, Any] | None) -> Self:
+        """Return it with what is known where it is carried out."""
+        if there is None:
+            return self
+        environment = {**there["environment"], **self.environment}
+        unset, path = [*self.unset, *there["unset"]], [*there["path"], *self.path]
+        return self.replace(environment=environment, unset=unset, path=path)
+
     is_awaited: bool = True
     is_vital: bool = True
     speaks_for_ranks: bool = False
@@ -130,6 +152,8 @@ class Order(Plain):
     """Whether what processes leave in their folders is brought to the client."""
     is_contained: bool = False
     """Whether each process is the client of an engine, and runs its command in a container."""
+    has_limits: bool = False
+    """Whether a node or a process has some."""
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> Self:
@@ -138,7 +162,8 @@ class Order(Plain):
             raise ValueError(f"its version is {data['version']!r}, and this is for {VERSION}")
         nodes = [NodeOrder.read(one) for one in data["nodes"]]
         processes = [ProcessOrder.read(one) for one in data["processes"]]
-        known = {**data, "nodes": nodes, "processes": processes}
+        limits = [*(one.limits for one in nodes), *(one.limits for one in processes)]
+        known = {**data, "nodes": nodes, "processes": processes, "has_limits": any(limits)}
         if data["version"] == 1:
             known["keeps_allocation"] = bool(data.get("starts_by_srun"))
             # In such an order, only the processes name their GPUs.
@@ -166,6 +191,7 @@ class Order(Plain):
             environment={**there.environment, **self.environment},
             unset=(*self.unset, *there.unset),
             path=(*there.path, *self.path, *there.path_behind),
+            processes=[one.placed(there.processes.get(one.name)) for one in self.processes],
         )
 
 
@@ -181,6 +207,13 @@ class Placement(Plain):
     path: Sequence[str] = ()
     """Folders before those of the order."""
     path_behind: Sequence[str] = ()
+    processes: Mapping[str, Mapping[str, Any]] = {}
+    """Fields of processes of the order, by their names, where their runtimes differ."""
+
+    def own(self) -> dict[str, Any]:
+        """Return what it says of one process."""
+        path = [*self.path, *self.path_behind]
+        return {"environment": self.environment, "unset": self.unset, "path": path}
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write it into the folder of an attempt."""

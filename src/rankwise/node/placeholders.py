@@ -46,21 +46,22 @@ class Ports:
         return self._numbers[name]
 
     def _take(self, port: int, address: str) -> bool:
-        """Lock the byte of that number in a file that all runners of this user have."""
-        if port in self._numbers.values():
-            return False
+        return port not in self._numbers.values() and self.lock(port) and is_free(port, address)
+
+    def lock(self, number: int) -> bool:
+        """Keep a number, of a port or a core, from other runners of this user."""
         try:
             if self._locks < 0:
                 # No link is followed: another user could have made one in /tmp.
                 flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
                 self._locks = os.open(f"/tmp/rankwise-ports-{os.getuid()}", flags, 0o600)
             # A lock of one byte is released by the kernel when the runner ends, however it ends.
-            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+            fcntl.lockf(self._locks, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
         except BlockingIOError:
             return False
         except OSError:
             pass  # No such folder, or no locks in it: that the port is free must suffice.
-        return is_free(port, address)
+        return True
 
 
 def is_free(port: int, address: str) -> bool:
@@ -212,7 +213,12 @@ def prepare(order: Order) -> list[tuple[list[str], dict[str, str]]]:
     found = []
     for one in order.processes:
         own = {**marks.fill_in_all(one.environment), **node_variables(order, one.node)}
+        if one.path:
+            own["PATH"] = os.pathsep.join([*one.path, common["PATH"]])
         found.append((marks.arguments(one.command), {**common, **own}))
+        for name in one.unset:
+            if name not in own:
+                found[-1][1].pop(name, None)
     return found
 
 

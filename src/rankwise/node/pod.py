@@ -83,9 +83,12 @@ class Pod:
         if node is not None:
             place = self.order.nodes[node].folder
             os.makedirs(place, exist_ok=True)
-            if os.path.exists(f"{self._parts}/code.tgz"):
-                with tarfile.open(f"{self._parts}/code.tgz") as code:
-                    code.extractall(place, **_SAFELY)
+            role = next((one.role for one in self.order.processes if one.node == node), "")
+            for name in (f"{self._parts}/code-{role}.tgz", f"{self._parts}/code.tgz"):
+                if os.path.exists(name):
+                    with tarfile.open(name) as code:
+                        code.extractall(place, **_SAFELY)
+                    break
         # Clocks of files are coarse: what is written from now on must look newer.
         time.sleep(0.02)
         self.unpacked = time.time() - 0.01

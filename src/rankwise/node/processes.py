@@ -323,7 +323,11 @@ def sweep(marker: str, *, is_reaper: bool) -> list[int]:
 
 def sweep_marked(marker: str) -> int:
     """Kill all that an attempt has left whose runner is gone, and return how many that were."""
-    return len(kill_all(lambda: (*leftovers(marker, with_own=False), False))[1])
+    killed = kill_all(lambda: (*leftovers(marker, with_own=False), False))[1]
+    from .limits import forget  # late: it needs this module
+
+    forget(marker)
+    return len(killed)
 
 
 def kill_all(find: Callable[[], tuple[list[int], list[int], bool]]) -> tuple[list[int], set[int]]:

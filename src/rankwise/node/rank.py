@@ -97,11 +97,18 @@ def settle(order: Order, number: int) -> bool:
     return take_host_name(node.name, f"{order.folder}/etc-hosts")
 
 
-def enter_node(order: Order, number: int, environment: MutableMapping[str, str]) -> None:
+def enter_node(order: Order, about: ProcessOrder, environment: MutableMapping[str, str]) -> None:
     """Begin a process of the order: in a session of its own, without input, on its node."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if settle(order, number):
+    has_name = settle(order, about.node)
+    if about.folder:
+        os.chdir(about.folder)
+    if order.has_limits:
+        from .limits import confine  # late: few orders have some
+
+        confine(order, about.node, about)
+    if has_name:
         # A launcher passes it on to its daemons, which need names that tell them apart.
         for name in TEMPORARY_VARIABLES:
             environment.setdefault(name, temporary(order.marker))
@@ -330,7 +337,8 @@ def move_to_own_folder(order: Order, number: int) -> None:
     own = order.nodes[number].folder.rstrip("/")
     try:
         here = os.getcwd()
-        for other in (node.folder.rstrip("/") for node in order.nodes):
+        others = [*(one.folder for one in order.nodes), *(one.folder for one in order.processes)]
+        for other in (folder.rstrip("/") for folder in filter(None, others)):
             if f"{here}/".startswith(f"{other}/"):
                 return os.chdir(own + here[len(other) :])
     except OSError:
@@ -346,6 +354,7 @@ class WatchedRank(Child):
 
     def __init__(self, folder: str, about: Mapping[str, Any], order: Order, line: int) -> None:
         super().__init__(folder, about, order.log_bytes)
+        self._order = order
         self._beat = order.heartbeat
         self._records = Records()
         self._signals: list[int] = []
@@ -393,6 +402,10 @@ class WatchedRank(Child):
     def prepare(self) -> None:
         """Make its own group: a signal to the launcher's group is passed on once, not twice."""
         os.setpgid(0, 0)
+        if self._order.has_limits:
+            from .limits import confine
+
+            confine(self._order, self._about["node"] or 0)
 
     def start_record(self) -> dict[str, Any]:
         return {**super().start_record(), "watched_by": os.getpid()}
@@ -448,8 +461,7 @@ class RemoteProcess(WatchedRank):
     def __init__(self, folder: str, about: ProcessOrder, order: Order) -> None:
         # Ended by its input (0), not by a signal: Slurm sends those to all our descendants as well.
         super().__init__(folder, about.data(), order, 0)
-        self._order = order
-        self._node = about.node
+        self._process = about
         # Shorter than the runner's own patience, so that the record of its end is written here.
         self._patience = 0.8 * order.grace
         from .machine import usage_for  # late, because ranks of launchers do without it
@@ -459,7 +471,7 @@ class RemoteProcess(WatchedRank):
 
     def prepare(self) -> None:
         """Put it on its node, as a runner does."""
-        enter_node(self._order, self._node, os.environ)
+        enter_node(self._order, self._process, os.environ)
 
     def has_log(self) -> bool:
         return True

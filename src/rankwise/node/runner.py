@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from .limits import Limits
     from .order import Order, ProcessOrder
 
 # How often the records of ranks are read. They are on a disk that nodes may share.
@@ -142,9 +143,17 @@ class Runner:
         self._is_ending = False
         self._before: dict[str, Any] | None = None
         self._usage = usage_for(order, order.folder)
+        self._limits: Limits | None = None
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if the attempt is cancelled already."""
+        if self._order.has_limits:
+            from .limits import Limits
+
+            self._limits = Limits(self._order)
+            self._order = self._limits.begin()
+            for process, about in zip(self.processes, self._order.processes, strict=True):
+                process.about = about
         order = self._order
         self._before = machine_reading() if order.is_measured else None
         # All before the first one starts: after a wrong mark, none of them must run.
@@ -173,11 +182,11 @@ class Runner:
         environment: dict[str, str],
         redactor: Redactor,
     ) -> None:
-        order, node = self._order, process.about.node
-        process.reach = order.nodes[node].reach or ()
+        order, about = self._order, process.about
+        process.reach = order.nodes[about.node].reach or ()
         if not process.reach:
             process.start(
-                command, environment, lambda: enter_node(order, node, environment), redactor
+                command, environment, lambda: enter_node(order, about, environment), redactor
             )
             return
         there, process.line = os.pipe()
@@ -232,6 +241,8 @@ class Runner:
             self._records.put(f"{self._order.folder}/conditions.json", readings)
         self._ranks.look()
         end = self._judge()
+        if self._limits:
+            end = self._limits.explain(end)
         self._ranks.complete(self._records, end)
         return end
 
@@ -400,6 +411,10 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
 
         traceback.print_exc()
         sweep(order.marker, is_reaper=is_reaper)
+    if order.has_limits:
+        from .limits import forget
+
+        forget(order.marker)
     place = temporary(order.marker)
     for path in (shared_memory(order.marker), place, f"{place}.folder"):
         discard(path)

@@ -148,7 +148,11 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
     model = document.model
     folder = document.path.absolute().parent
     assert isinstance(model, models.JobModel)
-    details_of: Any = _of_command if isinstance(model, models.CommandJob) else _of_roles
+    if isinstance(model, models.CommandJob):
+        details = _of_command(model, site, folder)
+    else:
+        details = _of_roles(document, site, folder)
+        details["is_limited"] = _is_limited(site.compute(compute))
     return JobRequest(
         key=key,
         name=model.name,
@@ -159,14 +163,20 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
         restart=restart_of(model.restart),
         folder=str(folder),
         tags=model.tags,
-        **details_of(model, site, folder),
+        **details,
     )
 
 
-def _of_roles(model: Any, site: Site, folder: Path) -> dict[str, Any]:
+def _is_limited(choice: ComputeConfig) -> bool:
+    # Kubernetes itself holds pods to what they claim.
+    return choice.enforce_limits and choice.backend != KUBERNETES
+
+
+def _of_roles(document: Document, site: Site, folder: Path) -> dict[str, Any]:
+    model: Any = document.model
     return {
         "kind": _KINDS[type(model)],
-        "roles": tuple(_role(name, role, site, folder) for name, role in _roles(model).items()),
+        "roles": tuple(_role(name, document, site, folder) for name in _roles(model)),
         "instance_count": model.compute.instance_count,
         "process_count_per_instance": getattr(model, "process_count_per_instance", None),
         "success": model.success,
@@ -179,8 +189,13 @@ def _roles(model: object) -> dict[str, models.Role]:
     return {name: role for name, role in found.items() if isinstance(role, models.Role)}
 
 
-def _role(name: str, role: models.Role, site: Site, folder: Path) -> RoleRequest:
-    limits = role.limits
+def _role(name: str, document: Document, site: Site, folder: Path) -> RoleRequest:
+    roles = _roles(document.model)
+    role, specs = roles[name], [one.spec for one in roles.values()]
+    limits, environment = role.limits, role.spec.environment
+    # What a role does not say is as in the first role that does.
+    code = role.spec.code or next((spec.code for spec in specs if spec.code), None)
+    named = environment or next((spec.environment for spec in specs if spec.environment), "")
     return RoleRequest(
         name=name,
         # A launcher or a chief is always one.
@@ -188,8 +203,9 @@ def _role(name: str, role: models.Role, site: Site, folder: Path) -> RoleRequest
         if not isinstance(role, models.Single)
         else None,
         command=getattr(role.spec, "command", ""),
-        code=_code(role.spec.code, folder),
-        runtime=site.runtime(role.spec.environment),
+        code=_code(code, folder),
+        runtime=site.runtime(named),
+        place=document.at(name, "spec", "environment") if environment else "",
         resources=Resources(cores=limits.cpu or 0, memory=limits.memory or 0, gpus=limits.gpu or 0),
     )
 
@@ -301,7 +317,26 @@ def _has_surroundings(model: object, request: JobRequest) -> bool:
 
 def task_of(request: JobRequest, site: Site) -> Task:
     """Return the task of a request, planned with what is known about where it runs."""
-    return task_for(request, facts_for(request, site))
+    task = task_for(request, facts_for(request, site))
+    if not request.is_limited:
+        return task
+    notes = _limit_notes(task, site.compute(request.compute))
+    return dataclasses.replace(task, notes=(*task.notes, *notes))
+
+
+def _limit_notes(task: Task, choice: ComputeConfig) -> list[str]:
+    """Say how the limits of a task are enforced, if it has any."""
+    own = [process.limits for process in task.processes if process.limits is not None]
+    if not any(one != Resources() for one in (*own, task.node_limits or Resources())):
+        return []
+    from rankwise.node.limits import has_cgroups
+
+    how = "an rlimit for the memory of each process, binding to cores"
+    if choice.backend == LOCAL and has_cgroups():
+        how = "a cgroup of each replica for memory and cores"
+    elif not (choice.backend == LOCAL or choice.is_batch):
+        how = f"a cgroup of each replica if the machine there allows it, else {how}"
+    return [f"limits: {how}"]
 
 
 def facts_for(request: JobRequest, site: Site) -> Facts:

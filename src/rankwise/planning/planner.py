@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.load import Document, load
@@ -112,16 +113,22 @@ def with_image(task: Task, site: Site) -> Task:
     # Few plans need Kubernetes, and its modules take time to import.
     from rankwise.backends.kubernetes.objects import image_of
 
-    try:
-        image = image_of(task, choice)
-    except ComputeFailure as failure:
-        place = task.place or choice.place
-        raise InputError(f"{place}: {failure}" if place else str(failure)) from failure
-    notes = task.notes
-    if task.runtime.kind != "container":
-        notes += (f"environment {task.runtime.name}: the image {image} of compute {task.compute}",)
-    runtime = RuntimeChoice(name=task.runtime.name, kind="container", image=image)
-    return dataclasses.replace(task, runtime=runtime, notes=notes)
+    notes, images = list(task.notes), {}
+    own = (process.runtime for process in task.processes if process.runtime)
+    for one in dict.fromkeys([task.runtime, *own]):
+        try:
+            image = image_of(one, choice)
+        except ComputeFailure as failure:
+            place = task.place or choice.place
+            raise InputError(f"{place}: {failure}" if place else str(failure)) from failure
+        if one.kind != "container":
+            notes.append(f"environment {one.name}: the image {image} of compute {task.compute}")
+        images[one] = RuntimeChoice(name=one.name, kind="container", image=image)
+    more: dict[str, Any] = {"runtime": images[task.runtime], "notes": tuple(notes)}
+    if len(images) > 1:
+        its = ((one, one.runtime and images[one.runtime]) for one in task.processes)
+        more["processes"] = tuple(dataclasses.replace(one, runtime=new) for one, new in its)
+    return dataclasses.replace(task, **more)
 
 
 def _with_notes(task: Task) -> Task:

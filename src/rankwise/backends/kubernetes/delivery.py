@@ -32,21 +32,19 @@ _NEVER_CHANGES = (1980, 1, 1, 0, 0, 0)
 
 
 def deliver(
-    job: Submission, choice: KubernetesConfig, code: Path | None
+    job: Submission, choice: KubernetesConfig, code: Mapping[str, Path]
 ) -> tuple[str, dict[str, bytes]]:
     """Return the order of a task, and by name what else its pods need, for a ConfigMap.
 
-    `code` is a folder with a copy of people's code.
+    `code` are folders with copies of people's code, see `copy_of_code`.
     ComputeFailure: it is too much for a ConfigMap.
     """
     order = json.dumps(pod_order(job, choice).data(), separators=(",", ":"))
-    parts = {"pod.pyz": own_part()}
-    packed = pack(code) if code is not None else b""
-    if packed:
-        parts["code.tgz"] = packed
+    packed = {name: pack(folder) for name, folder in code.items()}
+    parts = {"pod.pyz": own_part(), **packed}
     total = len(order.encode()) + sum(map(len, parts.values()))
     if total > MOST_BYTES:
-        raise ComputeFailure(_too_much(job, len(packed), total))
+        raise ComputeFailure(_too_much(job, sum(map(len, packed.values())), total))
     return order, parts
 
 
@@ -64,7 +62,8 @@ def _too_much(job: Submission, packed: int, total: int) -> str:
 def pod_order(job: Submission, choice: KubernetesConfig) -> Order:
     """Return the order of the runner in the head, which learns later where the other pods are."""
     folder = Path(choice.mount) / "work" / "attempt"
-    inner = dataclasses.replace(job, attempt=dataclasses.replace(job.attempt, folder=folder))
+    inner = _in_own_pods(job)
+    inner = dataclasses.replace(inner, attempt=dataclasses.replace(job.attempt, folder=folder))
     if choice.code != "configmap":
         place = choice.code_path
     else:
@@ -72,6 +71,13 @@ def pod_order(job: Submission, choice: KubernetesConfig) -> Order:
     order = make_order(inner, _nodes(job, place))
     # What the client's machine has in its environment is not there.
     return order.replace(unset=[], brings_files=choice.code == "configmap")
+
+
+def _in_own_pods(job: Submission) -> Submission:
+    """Return a task whose processes work where their nodes do: each role has pods of its own."""
+    processes = (dataclasses.replace(one, code="") for one in job.task.processes)
+    task = dataclasses.replace(job.task, processes=tuple(processes))
+    return dataclasses.replace(job, task=task)
 
 
 def _nodes(job: Submission, place: str) -> list[NodeOrder]:
@@ -89,16 +95,21 @@ def _nodes(job: Submission, place: str) -> list[NodeOrder]:
     ]
 
 
-def copy_of_code(job: Submission, choice: KubernetesConfig) -> Path | None:
-    """Copy the user's code into the attempt, as it is now; None: pods have it from elsewhere.
+def copy_of_code(job: Submission, choice: KubernetesConfig) -> dict[str, Path]:
+    """Copy the user's code into the attempt, as it is now; none: pods have it from elsewhere.
 
+    Returns the folders by the names of their archives: that of the task, and those of roles.
     ComputeFailure: there is no such folder, or too much in it.
     """
     if choice.code != "configmap":
-        return None
-    place = job.attempt.folder / "nodes" / "node0"
-    copy_code(Path(job.task.code or job.task.folder), place)
-    return place
+        return {}
+    own = {f"code-{one.role}.tgz": one.code for one in job.task.processes if one.code}
+    folders = {"code.tgz": job.task.code or job.task.folder, **own}
+    places = {}
+    for name, folder in folders.items():
+        places[name] = job.attempt.folder / "nodes" / name.replace("code", "node0")[:-4]
+        copy_code(Path(folder), places[name])
+    return places
 
 
 def pack(folder: Path) -> bytes:
@@ -176,7 +187,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         order, parts = deliver(job, site, code)
         # Beside the records as well: checks find files by it.
         nodes = _nodes(job, f"{attempt.folder}/nodes/node%d")
-        make_order(job, nodes).write(attempt.folder)
+        make_order(_in_own_pods(job), nodes).write(attempt.folder)
     except OSError as error:
         why = f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
         raise ComputeFailure(why) from error

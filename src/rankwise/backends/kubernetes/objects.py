@@ -14,7 +14,7 @@ from typing import Any
 
 from rankwise.documents.site_models import ComputeConfig, KubernetesConfig
 from rankwise.errors import ComputeFailure
-from rankwise.plan import Resources, Task
+from rankwise.plan import Resources, RuntimeChoice, Task
 from rankwise.wording import grouped
 
 HEAD = "head"
@@ -217,15 +217,15 @@ def site_volumes(
     return volumes, [{"name": name, "mountPath": path, **more} for name, _, path, more in found]
 
 
-def image_of(task: Task, choice: ComputeConfig) -> str:
-    """Return the image that a task runs in; ComputeFailure: none is set."""
-    if task.runtime.kind == "container":
-        return task.runtime.image
+def image_of(runtime: RuntimeChoice, choice: ComputeConfig) -> str:
+    """Return the image that is a runtime there; ComputeFailure: none is set."""
+    if runtime.kind == "container":
+        return runtime.image
     if choice.kubernetes.image:
         return choice.kubernetes.image
     raise ComputeFailure(
-        f'there is no image for environment "{task.runtime.name}" on compute "{choice.name}": '
-        f'write image = "…" in [compute.{choice.name}], or [runtime."{task.runtime.name}"] with '
+        f'there is no image for environment "{runtime.name}" on compute "{choice.name}": '
+        f'write image = "…" in [compute.{choice.name}], or [runtime."{runtime.name}"] with '
         f'image = "…"'
     )
 
@@ -288,7 +288,6 @@ class _ObjectMaker:
         self._task, self._choice = task, choice
         self._site: KubernetesConfig = choice.kubernetes
         self._attempt = attempt
-        self._image = image_of(task, choice)
         self._has_frames = has_frames
         self._labels = {
             **self._site.labels,
@@ -407,7 +406,7 @@ class _ObjectMaker:
     def _container(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
         container = {
             "name": CONTAINER,
-            "image": self._image,
+            "image": image_of(self._runtime(group), self._choice),
             "imagePullPolicy": self._site.pull_policy,
             "command": ["/bin/sh", "-c", START, "rankwise", self._site.mount, part],
             "env": self._variables(group, head_address),
@@ -446,6 +445,11 @@ class _ObjectMaker:
             for name, path in fields.items()
         ]
 
+    def _runtime(self, group: PodGroup) -> RuntimeChoice:
+        """Return what runs in these pods: that of their processes, else that of the task."""
+        own = (one.runtime for one in self._task.processes if one.node in group.nodes)
+        return next(filter(None, own), self._task.runtime)
+
     def _resources(self, group: PodGroup) -> dict[str, Any]:
         claim = group.claim
         if self._choice.gpus is not None:
@@ -455,6 +459,8 @@ class _ObjectMaker:
         is_head = group.role == HEAD and not group.nodes
         # A guaranteed pod, with limits equal to requests, is evicted last; a head may use more.
         limits = quantities(HEAD_LIMIT, "") if is_head else requests
+        if not (is_head or self._choice.enforce_limits):
+            limits = quantities(Resources(gpus=claim.gpus), self._site.gpu_resource)
         return {"requests": requests, "limits": dict(limits)} if requests else {}
 
     def _volumes(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -230,7 +230,11 @@ def _pack(
     work = f"{there}/nodes/node0" if is_copied else source
     python = policy.python or found.python
     runtime, prepared = _runtime(job.task.runtime, job.runtime, found, python)
-    runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON}
+    own = {one: _runtime(one, given, found, python) for one, given in job.runtimes.items()}
+    runtime |= {"tools": job.task.tools, "tools_python": TOOLS_PYTHON, "processes": {}}
+    for process in job.task.processes if own else ():
+        made = own[process.runtime][0] if process.runtime in own else dict(runtime, processes={})
+        runtime["processes"][process.name] = made
     if is_cloned := is_copied and bool(job.task.repository):
         where = {"url": job.task.repository, "commit": job.task.commit}
         runtime["repository"] = {**where, "into": work}
@@ -239,6 +243,7 @@ def _pack(
         attempt=dataclasses.replace(job.attempt, folder=Path(there)),
         task=_moved(job.task, source, work) if is_copied else job.task,
         runtime=prepared,
+        runtimes={one: given for one, (_, given) in own.items()},
     )
     node = NodeOrder(name=found.host, address="127.0.0.1", folder=work)
     order = make_order(moved, [node], gpus=gpus)
@@ -252,6 +257,10 @@ def _pack(
             with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
                 copy_code(Path(source), Path(copy))
                 archive.add(copy, "nodes/node0", filter=_writable)
+        for role, code in {one.role: one.code for one in job.task.processes if one.code}.items():
+            with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
+                copy_code(Path(code), Path(copy))
+                archive.add(copy, f"nodes/node0-{role}", filter=_writable)
         # Last of all: without it, the agent takes what came for a part.
         add_file(archive, WHOLE, b"")
 
@@ -291,7 +300,8 @@ def _runtime(
         )
     executable, user = found.engines[engine], {"uid": found.uid, "gid": found.gid}
     wrap = Container(engine=engine, executable=executable, image=choice.image, **user)
-    prepared = dataclasses.replace(given, wrap=wrap, is_container=True)
+    by_engine = engine != "apptainer"
+    prepared = dataclasses.replace(given, wrap=wrap, is_container=True, limits_memory=by_engine)
     return {**runtime, "engine": executable}, prepared
 
 

@@ -104,6 +104,8 @@ def _facts(task: Task) -> dict[str, str]:
         "runtime": _runtime(task.runtime),
         "code": f"{task.code}, copied for each node" if task.code and not task.repository else "",
         "repository": f"{task.repository}, {task.commit}" if task.repository else "",
+        **{f"{p.role} runs in": _runtime(p.runtime) for p in task.processes if p.runtime},
+        **{f"{p.role} has code": p.code for p in task.processes if p.code},
         "folder": "" if task.code else task.folder,
         "needs": listed(task.needs),
         "claims": _claims(task.resources),

@@ -1,0 +1,239 @@
+"""Processes are held to the limits of an order, and what exceeds one is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import pytest
+from machines import LINUX, obstacle
+
+from tests.node.test_runner import RUNNER, Attempt, process, python
+
+# Touched, so that it counts wherever memory is counted.
+HOG = "data = b'x' * (300 << 20); print('fine')"
+FACTS = """\
+import json, os, resource
+print(json.dumps([resource.getrlimit(resource.RLIMIT_DATA)[0], sorted(os.sched_getaffinity(0))]))
+"""
+MEMORY = {"memory": 200 << 20}
+EXCEEDED = "exceeded its memory limit of 200Mi"
+
+
+def on_a_batch_system(folder: Path, *processes: Mapping[str, Any], **node: Any) -> Attempt:
+    """Return an attempt for which the runner may make no cgroups, whoever runs this."""
+    attempt = Attempt(folder, *processes)
+    attempt.order["nodes"][0] |= {"reach": [], **node}
+    attempt.write()
+    return attempt
+
+
+def facts(attempt: Attempt, name: str) -> tuple[int, list[int]]:
+    """Return the limit of memory and the cores that a process has said."""
+    memory, cores = json.loads(attempt.log(name))
+    return memory, cores
+
+
+def test_a_process_that_exceeds_its_memory_is_named(tmp_path: Path) -> None:
+    small = process("worker-0", python("print('fine')"), limits=MEMORY)
+    attempt = Attempt(tmp_path, small, process("worker-1", python(HOG), limits=MEMORY))
+    end = attempt.run()
+    assert (end["outcome"] != "passed", end["culprit"]) == (True, "worker-1")
+    assert end["reason"].startswith(f"worker-1 {EXCEEDED}")
+
+
+def test_without_cgroups_each_process_has_an_rlimit(tmp_path: Path) -> None:
+    attempt = on_a_batch_system(
+        tmp_path,
+        process("worker-0", python(FACTS), limits=MEMORY),
+        process("worker-1", python(HOG), limits=MEMORY),
+        process("worker-2", python(FACTS), limits={}),
+    )
+    end = attempt.run()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("failed", 1, "worker-1")
+    assert end["reason"] == f"worker-1 {EXCEEDED} (MemoryError): worker-1 exited with code 1"
+    assert facts(attempt, "worker-0")[0] == MEMORY["memory"]
+    assert facts(attempt, "worker-2")[0] == resource.getrlimit(resource.RLIMIT_DATA)[0]
+
+
+def test_processes_without_limits_of_their_own_have_those_of_their_node(tmp_path: Path) -> None:
+    attempt = on_a_batch_system(tmp_path, process("worker-0", python(HOG)), limits=MEMORY)
+    assert attempt.run()["reason"].startswith(f"worker-0 {EXCEEDED} (MemoryError)")
+
+
+@pytest.mark.parametrize("command", ["kill -SEGV $$", "sh -c 'kill -SEGV $$'; exit $?"])
+def test_a_crash_below_a_limit_names_the_limit(tmp_path: Path, command: str) -> None:
+    attempt = on_a_batch_system(tmp_path, process("worker-0", command, limits=MEMORY))
+    assert attempt.run()["reason"].endswith("; its memory limit of 200Mi may be why")
+
+
+def test_a_failure_that_says_nothing_of_memory_has_its_own_reason(tmp_path: Path) -> None:
+    attempt = on_a_batch_system(tmp_path, process("worker-0", "exit 7", limits=MEMORY))
+    assert attempt.run()["reason"] == "worker-0 exited with code 7"
+
+
+def test_a_process_that_does_with_less_memory_passes(tmp_path: Path) -> None:
+    code = f"try:\n {HOG}\nexcept MemoryError: print('less')"
+    attempt = on_a_batch_system(tmp_path, process("worker-0", python(code), limits=MEMORY))
+    assert attempt.run()["outcome"] == "passed"
+    assert attempt.log("worker-0") == "less\n"
+
+
+def test_without_cgroups_processes_are_bound_to_as_many_cores_as_they_may_use(
+    tmp_path: Path,
+) -> None:
+    one = {"cores": 0.5}
+    attempt = on_a_batch_system(
+        tmp_path,
+        process("worker-0", python(FACTS), limits=one),
+        process("worker-1", python(FACTS), limits=one),
+        process("worker-2", python(FACTS), limits={"cores": 500}),
+        process("launcher-0", python(FACTS), limits=one, role="launcher"),
+    )
+    assert attempt.run()["outcome"] == "passed"
+    known = sorted(os.sched_getaffinity(0))
+    own = [facts(attempt, f"worker-{number}")[1] for number in range(3)]
+    assert (len(own[0]), len(own[1])) == (1, 1)
+    assert own[0] != own[1] or len(known) == 1
+    assert own[2] == known
+    # What a launcher starts would be bound as it is.
+    assert facts(attempt, "launcher-0")[1] == known
+
+
+def test_processes_keep_to_the_cores_of_their_node(tmp_path: Path) -> None:
+    last = max(os.sched_getaffinity(0))
+    attempt = on_a_batch_system(
+        tmp_path, process("worker-0", python(FACTS), limits={"cores": 1}), cores=[last]
+    )
+    assert attempt.run()["outcome"] == "passed"
+    assert facts(attempt, "worker-0")[1] == [last]
+
+
+def test_orders_without_limits_change_none(tmp_path: Path) -> None:
+    attempt = on_a_batch_system(tmp_path, process("worker-0", python(FACTS)))
+    assert attempt.run()["outcome"] == "passed"
+    known = resource.getrlimit(resource.RLIMIT_DATA)[0], sorted(os.sched_getaffinity(0))
+    assert facts(attempt, "worker-0") == known
+
+
+# In a machine of its own
+
+_KERNEL = (
+    "mem=700M",
+    "rootfstype=hostfs",
+    "rootflags=/",
+    "rw",
+    "quiet",
+    "con=null",
+    "con0=null,fd:1",
+)
+BOOT = """\
+#!/bin/sh
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+mount -t devtmpfs dev /dev
+for folder in {folders}; do
+    HOME=/ PATH={path} {runner} run "$folder" > "$folder/runner.log" 2>&1
+    ls -d /sys/fs/cgroup/rankwise-* > "$folder/left" 2> /dev/null
+done
+sync
+echo o > /proc/sysrq-trigger
+sleep 60
+"""
+
+
+def in_a_machine(folder: Path, attempts: Mapping[str, Attempt]) -> None:
+    """Run attempts in a machine whose kernel has the cgroups of today, and nothing else."""
+    words = " ".join(quote(str(word)) for word in (sys.executable, "-I", "-S", RUNNER))
+    folders = " ".join(quote(str(one.folder)) for one in attempts.values())
+    script = folder / "boot.sh"
+    path = quote(os.environ["PATH"])
+    script.write_text(BOOT.format(folders=folders, runner=words, path=path))
+    script.chmod(0o755)
+    # The kernel's command line has no quotes.
+    link = Path("/tmp") / f"rankwise-boot-{os.getpid()}"
+    link.symlink_to(script)
+    try:
+        subprocess.run(
+            [LINUX, *_KERNEL, f"init={link}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=120,
+            check=False,
+        )
+    finally:
+        link.unlink()
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attempt]:
+    if why := obstacle():
+        if os.environ.get("RANKWISE_REQUIRE_ALL"):
+            pytest.fail(why, pytrace=False)
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("machine")
+
+    def attempt(name: str, *processes: Mapping[str, Any], **node: Any) -> Attempt:
+        (folder / name).mkdir()
+        made = Attempt(folder / name, *processes)
+        made.order["nodes"][0] |= node
+        made.write()
+        return made
+
+    small, less = HOG.replace("300", "60"), {"memory": 40 << 20}
+    half = python(f"{HOG.replace('300', '25')}; import time; time.sleep(60)")
+    cgroup = "cat /proc/self/cgroup /sys/fs/cgroup/rankwise-*/worker-0/cpu.max"
+    attempts = {
+        "one": attempt("one", process("worker-0", python(small), limits=less)),
+        "child": attempt(
+            "child",
+            process("worker-0", f"{quote(sys.executable)} -c {quote(small)}; true", limits=less),
+        ),
+        "sum": attempt("sum", *(process(f"worker-{n}", half) for n in range(2)), limits=less),
+        "cores": attempt("cores", process("worker-0", cgroup, limits={"cores": 0.5})),
+    }
+    in_a_machine(folder, attempts)
+    return attempts
+
+
+def test_a_cgroup_ends_what_exceeds_its_memory(machine: Mapping[str, Attempt]) -> None:
+    end = machine["one"].end()
+    assert (end["outcome"], end["exit_code"], end["culprit"]) == ("crashed", 137, "worker-0")
+    assert end["reason"].startswith("worker-0 exceeded its memory limit of 40Mi: ")
+
+
+def test_a_program_that_goes_on_without_what_was_killed_has_failed(
+    machine: Mapping[str, Attempt],
+) -> None:
+    assert machine["child"].end("worker-0")["exit_code"] == 0
+    end = machine["child"].end()
+    assert (end["outcome"], end["exit_code"]) == ("failed", 137)
+    assert end["reason"] == "worker-0 exceeded its memory limit of 40Mi"
+
+
+def test_the_processes_of_a_node_share_its_cgroup(machine: Mapping[str, Attempt]) -> None:
+    end = machine["sum"].end()
+    assert end["outcome"] == "crashed"
+    assert end["reason"].startswith("node0 exceeded its memory limit of 40Mi: worker-")
+
+
+def test_a_cgroup_has_its_share_of_the_cores(machine: Mapping[str, Attempt]) -> None:
+    marker = machine["cores"].marker
+    assert machine["cores"].end()["outcome"] == "passed"
+    path, share = machine["cores"].log("worker-0").splitlines()[-2:]
+    assert (path, share) == (f"0::/rankwise-{marker}/worker-0", "50000 100000")
+
+
+def test_no_cgroup_is_left(machine: Mapping[str, Attempt]) -> None:
+    assert {
+        name: (one.folder / "left").read_text() for name, one in machine.items()
+    } == dict.fromkeys(machine, "")
