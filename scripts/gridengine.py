@@ -28,7 +28,7 @@ from daemons import Daemons, free_ports, started
 from debian import add_option, install, refuse
 
 PACKAGES = ("gridengine-master", "gridengine-exec", "gridengine-client")
-SLOTS = 4
+SLOTS = 8
 GPUS = 2
 CELL = "cell"
 _PROGRAMS = Path("/usr/lib/gridengine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -206,6 +207,10 @@ def test_tests_run_in_one_job_of_the_system(project: Project, queue: Queue, sche
     assert "said by 1" in outcome.output
     assert "job 1 (submitted)" in outcome.output
     assert queue.states() == {"DONE"}
+    # Batch systems show the environment of a job to others: the secret of the run is not in it.
+    [job] = queue.folder.glob("jobs/1/job.json")
+    assert json.loads(job.read_text())["environment"]["RANKWISE_LINE"].startswith("/")
+    assert list(project.folder.glob(".rankwise-*")) == []
 
 
 def test_a_rank_that_crashes_ends_its_test_only(project: Project, queue: Queue) -> None:

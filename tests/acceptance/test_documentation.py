@@ -11,6 +11,7 @@ from pathlib import Path
 import browser
 import cluster
 import containers
+import gridengine
 import pytest
 import sshd
 from environments import ENVIRONMENTS, Environment
@@ -62,9 +63,10 @@ def test_the_first_screen_names_both_commands_how_long_they_take_and_what_they_i
         assert re.search(rf"`{command}` installs \d+ [MG]B into `\.venv", screen), command
     # What is installed besides is installed by the scripts that name it.
     packages = {"Slurm": cluster, "Chromium": browser, "OpenSSH": sshd, "Podman": containers}
+    packages["Grid Engine"] = gridengine
     for name, script in packages.items():
         assert name in screen
-        assert any(name.lower() in one for one in script.PACKAGES)
+        assert any(name.lower().replace(" ", "") in one for one in script.PACKAGES)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page not in FIRST_STEPS])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -18,13 +21,13 @@ import pytest
 
 from rankwise.backends.base import Attempt, Submission, Updates
 from rankwise.backends.batch import backend as batch_backend
-from rankwise.backends.batch import states
+from rankwise.backends.batch import states, system
 from rankwise.backends.batch.backend import BatchBackend
 from rankwise.backends.batch.slurm import Slurm
 from rankwise.backends.batch.submitting import SubmitNotes
 from rankwise.backends.batch.system import BatchJob, BatchSystem, Ending, JobState, Phase
 from rankwise.documents.site import find_site
-from rankwise.documents.site_models import ComputeConfig, SlurmConfig
+from rankwise.documents.site_models import BatchConfig, ComputeConfig, SlurmConfig
 from rankwise.errors import InputError
 from rankwise.node import batch as node_batch
 from rankwise.node.dialect import Dialect
@@ -350,6 +353,18 @@ def test_a_system_that_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     assert "broken_system" in str(raised.value)
     assert len(str(raised.value).splitlines()) == 1
     assert "broken_system" not in sys.modules
+
+
+def test_the_worked_example_of_another_system_says_what_it_needs() -> None:
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    [code] = [part for part in re.findall(r"```python\n(.*?)```", text, re.S) if "Lsf(" in part]
+    names = {**vars(system), "dataclass": dataclass, "BatchConfig": BatchConfig}
+    exec(textwrap.dedent(code), names)
+    lsf = names["Lsf"](names["LsfSettings"](queue="long", options=("-P", "p")))
+    slots = ["-n", "8", "-R", "span[ptile=4]"]
+    assert lsf.options(system.Needs(nodes=2, cores=4)) == [*slots, "-q", "long", "-P", "p"]
+    assert lsf.is_away("LSF is down. Please wait ...")
+    assert lsf.dialect.is_own("LSB_JOBID")
 
 
 # A job that is put back into the queue: the client notices, however short its stay on a node was

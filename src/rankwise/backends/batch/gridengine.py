@@ -85,8 +85,8 @@ def read_account(text: str) -> JobState | None:
         return None
     number, _, why = said.get("failed", "0").partition(":")
     code, number = said["exit_status"].split()[0], number.strip()
-    cause = Cause.COMPLETED if (number, code) == ("0", "0") else Cause.FAILED
-    cause = Cause(_DATA["failed"].get(number, cause))
+    cause = Cause(_DATA["exits"].get(code, "failed"))
+    cause = Cause(_DATA["failed"].get(number, cause if number == "0" else "failed"))
     if cause is Cause.TIME_LIMIT and _is_memory_limit(said):
         cause = Cause.OUT_OF_MEMORY
     return JobState(

@@ -29,6 +29,7 @@ from rankwise.documents.site import find_site
 from rankwise.documents.site_models import ComputeConfig
 from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.node.batch import counts_in
+from rankwise.node.files import write_file
 from rankwise.pytest_plugin import connections
 from rankwise.pytest_plugin.workers.run_options import SlurmOptions, value_of
 
@@ -50,6 +51,8 @@ class Allocation:
     is_ours: bool
     state: JobState | None = None
     """What the system last said; None: it has not been asked."""
+    file: Path | None = None
+    """What the job needs to call us; it removes the file when it begins."""
     _asked: float = 0.0
     _since: float = 0.0
 
@@ -91,6 +94,8 @@ class Allocation:
 
     def cancel(self) -> None:
         """Cancel it if it is ours; idempotent."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
         if self.is_ours:
             self.system.cancel(self.job, batch.Ending.NOW)
 
@@ -125,15 +130,22 @@ def submit_on(wishes: SlurmOptions, program: Sequence[str], name: str, line: str
     """Ask the batch system that the site file has under a name for one node; see `submit`."""
     choice = _choice(wishes.on)
     system = batch.open_system(choice)
+    # It has the secret of the run, and some systems show the environment of a job to all users.
+    file = Path(f".rankwise-{secrets.token_hex(8)}").absolute()
+    write_file(file, line, 0o600)
     job = batch.BatchJob(
         name=f"{name}-{secrets.token_hex(4)}",
         script=script_text(choice.batch, name, program) + "\n",
         options=system.options(batch.Needs(cores=wishes.tasks)),
         # The job only holds the place: what tests print comes by way of the controller.
         output=Path("/dev/null"),
-        environment={**system.plain_environment(), LINE: line},
+        environment={**system.plain_environment(), LINE: str(file)},
     )
-    return Allocation(system, system.submit(job), is_ours=True)
+    try:
+        return Allocation(system, system.submit(job), is_ours=True, file=file)
+    except ComputeFailure:
+        file.unlink()
+        raise
 
 
 def _choice(name: str) -> ComputeConfig:
@@ -257,8 +269,12 @@ _SERVER_SECONDS = 15.0
 def main() -> int:
     """Hold the place until the controller hangs up."""
     # It has the secret of the run: programs that are started here must not see it.
-    line = json.loads(os.environ.pop(LINE))
+    given = os.environ.pop(LINE)
     try:
+        if (file := Path(given)).is_absolute():
+            given = file.read_text()
+            file.unlink()
+        line = json.loads(given)
         channel = connections.Channel.open(
             connections.Address(**line["address"]), line["secret"], HOLDER
         )
