@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest, task_for
 from rankwise.launch.mpi_jobs import mpi_variables
 from rankwise.launch.mpiexec import Family
-from rankwise.plan import Resources, RuntimeChoice, show
+from rankwise.plan import Resources, RuntimeChoice, Task, show
 from tests.launch.samples import (
     HOROVODRUN,
     HOSTFILE,
@@ -221,3 +222,25 @@ def test_a_note_names_a_command_that_is_not_used() -> None:
     roles = (role("launcher", command="mpirun -np 2 ./a"), role("worker", command="sshd"))
     task = task_for(JobRequest(kind="mpi", name="j", roles=roles, instance_count=1), facts())
     assert "the command of worker is not used: that of launcher is" in task.notes
+
+
+BOX = RuntimeChoice(name="box", kind="container", image="mpi:1")
+
+
+def in_box(command: str, **more: Any) -> Task:
+    request = replace(mpi_job(command), **more)
+    roles = tuple(replace(one, runtime=BOX) for one in request.roles)
+    on_nodes = replace(facts("unknown"), has_machines=True, srun_plugin="pmix")
+    return task_for(replace(request, roles=roles), on_nodes)
+
+
+def test_in_a_container_the_mpirun_of_the_image_starts_all_ranks_on_one_node() -> None:
+    task = in_box("mpirun -np 4 python train.py", instance_count=1)
+    assert command_of(task) == f"mpirun -np 4 {RANK} python $RANKWISE_MPI4PY train.py"
+    assert "srun: in a container, the image's own mpirun starts the ranks" in task.notes
+    assert task.notes[-1].endswith("none waits for ever: if the image has mpi4py")
+
+
+def test_ranks_in_containers_on_several_nodes_of_a_cluster_are_refused() -> None:
+    with pytest.raises(InputError, match="there are 2 instances: set `instance_count: 1` and more"):
+        in_box("mpirun -np 4 python train.py", instance_count=2)

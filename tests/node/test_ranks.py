@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from rankwise import node
+from rankwise.node.order import NodeOrder, Order
 from rankwise.node.outcome import aborting_rank, doubts
 from rankwise.node.rank import rank_from
 from tests.node.test_runner import RUNNER, Attempt, process, python, without_privileges
@@ -508,3 +512,58 @@ def test_records_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
         folder.mkdir(parents=True)
         (folder / "end.json").write_text(text)
     assert attempt.run()["outcome"] == "passed"
+
+
+# What runs in a container, by the Python of its image.
+INSIDE = ("__main__", "start", "rank", "processes", "files", "order", "output")
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_runs_in_containers_is_written_for_python_3_8(name: str) -> None:
+    text = Path(node.__file__).with_name(f"{name}.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    loaded = {one.module for one in tree.body if isinstance(one, ast.ImportFrom) and one.level}
+    assert loaded <= {*INSIDE}
+    # Newer than that, and used in modules beside these.
+    newer = {"waitstatus_to_exitcode", "removeprefix", "removesuffix", "eventfd", "pidfd_open"}
+    assert not newer & {one.attr for one in ast.walk(tree) if isinstance(one, ast.Attribute)}
+    words = [word.arg for word in ast.walk(tree) if isinstance(word, ast.keyword)]
+    assert "strict" not in words
+
+
+def oldest_python() -> str:
+    """Find the oldest Python from 3.8 on, here and where pyenv has them; at worst our own."""
+    for minor in range(8, sys.version_info.minor):
+        places = [*Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/python3.{minor}")]
+        for place in (shutil.which(f"python3.{minor}"), *map(str, places)):
+            tried = [place or "", "-c", ""]
+            if place and not subprocess.run(tried, capture_output=True, check=False).returncode:
+                return place
+    return sys.executable
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "number"), [("echo of the rank; exit 7", 7, None), ("kill -11 $$", 139, 11)]
+)
+def test_a_process_in_a_container_and_its_ranks_are_recorded_by_an_old_python(
+    tmp_path: Path, line: str, code: int, number: int | None
+) -> None:
+    node_order = NodeOrder(name="node0", address="127.0.0.1", folder=str(tmp_path))
+    order = Order(
+        marker="rw-1", folder=str(tmp_path), nodes=[node_order], processes=[], is_contained=True
+    )
+    order.write(tmp_path)
+    own = [oldest_python(), "-I", "-S", str(Path(node.__file__).with_name("__main__.py"))]
+    done = subprocess.run(
+        [*own, "inside", str(tmp_path), "launcher-0", *own, "rank", "sh", "-c", line],
+        env={"RANKWISE_FOLDER": str(tmp_path), "RANKWISE_RANK_OUTPUT": "own", "RANK": "3"},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code
+    for place in ("rank-3", "launcher-0/inside"):
+        end = json.loads((tmp_path / "processes" / place / "end.json").read_text())
+        assert (end["exit_code"], end["signal"]) == (None if number else code, number), place
+    if number is None:
+        log = tmp_path / "processes/rank-3/output.log"
+        assert log.read_text() == "of the rank\n"

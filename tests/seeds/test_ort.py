@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
+import containers
 import pytest
+from environments import ENVIRONMENTS, why_unavailable
 from ruamel.yaml import YAML
 
 from tests.acceptance.jobs import Said, Shop, opened
+from tests.backends.places import need
 from tests.seeds.sentences import sentence
 from tests.seeds.typed import type_in_shop
 
@@ -183,6 +186,42 @@ def test_the_branch_of_the_pull_request_is_checked_out(shop: Shop, tmp_path: Pat
     )
     said = shop.rankwise("run", "pipeline.yaml")
     assert said.exit_code == 0, said
+
+
+# An image of this machine's files, with an MPI that comes from the context of the build.
+DOCKERFILE = """\
+FROM {image}
+COPY . {place}
+ENV PATH={place}/bin:/usr/local/bin:/usr/bin:/bin
+"""
+
+
+@sentence(
+    PAGE,
+    ran="rankwise run suite.yaml: `image: {build: Dockerfile}`, then `mpirun -n 2 …` in it",
+    stand_in="an image of this machine's files, in place of one from a registry,",
+)
+def test_the_container_is_built_with_all_that_the_tests_need(shop: Shop) -> None:
+    """2. Build the docker container installing all dependencies, for example open-mpi."""
+    mpi = ENVIRONMENTS["openmpi5"]
+    need(containers.obstacle() or why_unavailable(mpi))
+    folder = mpi.folder
+    shop.write("Dockerfile", DOCKERFILE.format(image=containers.IMAGE, place=folder))
+    image = f"image: {{build: Dockerfile, context: '{folder}'}}"
+    line = "mpirun -n 2 -x NCCL_DEBUG=INFO python dummy_distributed_test.py"
+    check = "checks: [{contains: 'rank {rank} of 2, NCCL_DEBUG is INFO', rank: all}]"
+    tests = f"tests:\n  - {{run: {line}, {check}}}\n  - python checkpoint_test.py\n"
+    shop.write("suite.yaml", f"type: Suite\nname: boxed\ntimeout: 60s\n{image}\n{tests}")
+    with containers.podman() as engine:
+        shop.variables |= {**engine.variables, "XDG_CACHE_HOME": str(shop.folder / "cache")}
+        said = shop.rankwise("run", "suite.yaml")
+        assert said.exit_code == 0, said
+        assert "boxed: STEP 2/3: COPY" in said.output, said
+        assert "2 tests: 2 passed" in said.output, said
+        again = shop.rankwise("run", "suite.yaml")
+        assert again.exit_code == 0, again
+        assert "is there already" in again.output, again
+        assert "STEP" not in again.output, again
 
 
 @sentence(PAGE, ran="rankwise run suite.yaml: `python launch_test.py …`")
