@@ -567,3 +567,9 @@ def test_a_process_in_a_container_and_its_ranks_are_recorded_by_an_old_python(
     if number is None:
         log = tmp_path / "processes/rank-3/output.log"
         assert log.read_text() == "of the rank\n"
+
+
+def test_where_only_other_roles_are_in_containers_ranks_have_their_records(tmp_path: Path) -> None:
+    attempt = Attempt(tmp_path, launcher(rank(1, "exit 5")), is_contained=True)
+    end = attempt.run()
+    assert (end["outcome"], end["culprit"], end["exit_code"]) == ("failed", "rank-1", 5)

@@ -173,13 +173,15 @@ def write_files(order: Order, marks: Marks) -> None:
     for path in (*(node.folder for node in order.nodes), *map(marks.fill_in, order.folders)):
         os.makedirs(path, exist_ok=True)
     python, *own = own_command()
-    program, plainly = shell_quote(python), ""
+    program, start = shell_quote(python), "#!/bin/sh\n"
     if order.is_contained:
-        # The image's own Python; where it has none, ranks leave no records.
-        program, plainly = '"$RANKWISE_PYTHON"', '[ "$RANKWISE_PYTHON" ] || exec "$@"\n'
-    for name, arguments, first in (("rank", ["rank"], plainly), ("node", ["node", folder], "")):
+        # In a container the Python of its image; where that has none, ranks leave no records.
+        start += f'[ "$RANKWISE_PYTHON" ] || [ ! -x {program} ] || RANKWISE_PYTHON={program}\n'
+        start += '[ "$RANKWISE_PYTHON" ] || exec "$@"\n'
+        program = '"$RANKWISE_PYTHON"'
+    for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
         line = " ".join([program, *map(shell_quote, (*own, *arguments))])
-        script = f'#!/bin/sh\n{first}exec {line} "$@"\n'
+        script = f'{start}exec {line} "$@"\n'
         # Paths as the system has them: not every locale is one of UTF-8.
         write_file(f"{folder}/bin/rankwise-{name}", os.fsencode(script), 0o777)
 
