@@ -235,10 +235,16 @@ def test_the_mail_of_a_detached_sweep_comes_though_the_client_was_killed(shop: S
             time.sleep(0.1)
     [letter] = mailbox.letters
     assert str(letter["Subject"]).startswith("nightly-benchmark-1 passed"), letter["Subject"]
-    [pdf] = letter.iter_attachments()
+    pdf, table = letter.iter_attachments()
     assert pdf.get_filename() == "nightly-benchmark-1.pdf"
     content = pdf.get_content()
     assert content.startswith(b"%PDF-")
+    # Also the full set of results.
+    assert table.get_filename() == "nightly-benchmark-1.csv"
+    rows = list(csv.DictReader(table.get_content().splitlines()))
+    assert sorted(row["value"] for row in rows if row["value"]) == [
+        *("1.1", "1.2", "2.1", "2.2", "3.1", "3.2")
+    ]
     # The PDF of the mail is that of the run, with what its analysis has made.
     with Store.open(shop.folder / ".rankwise", read_only=True) as store:
         data = ReportData(store=store, run=store.run("nightly-benchmark-1"), now=time.time())

@@ -145,6 +145,32 @@ def test_failures_are_told_and_tidied_up_after(shop: Shop) -> None:
     assert kept[0].stat().st_ino == kept[1].stat().st_ino
 
 
+def test_caches_and_artifacts_work_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    with opened(tmp_path / "a shop's") as shop:
+        shop.write("key", "1")
+        shop.write(
+            "p.yaml",
+            """\
+            type: Pipeline
+            stages:
+              build:
+                run: |
+                  ls warm 2> /dev/null || { mkdir warm; echo made > "warm/it's"; }
+                  echo built > built
+                artifacts: built
+                cache: {key: [key], paths: [warm]}
+              use: cat "${{artifacts.build}}/built" "warm/it's"
+            """,
+        )
+        for number in (1, 2):
+            said = shop.rankwise("run", "p.yaml")
+            assert said.exit_code == 0, said
+            assert "| built" in said.output
+            assert ("build run | it's" in said.output) == (number == 2), said
+            (shop.folder / "warm" / "it's").unlink()
+            (shop.folder / "warm").rmdir()
+
+
 REUSING = """\
 type: Pipeline
 stages:
@@ -303,7 +329,7 @@ def test_a_detached_sweep_of_a_pipeline_has_its_report_and_its_news(shop: Shop) 
     ]
     [letter] = [one for one in mailbox.letters if "bench" in one["Subject"]]
     attached = [part.get_filename() for part in letter.iter_attachments()]
-    assert attached == ["nightly-bench-1.pdf"]
+    assert attached == ["nightly-bench-1.pdf", "nightly-bench-1.csv"]
     runs = shop.folder / ".rankwise" / "runs"
     assert (runs / "nightly-bench-1" / "report.pdf").read_bytes().startswith(b"%PDF-")
     assert not (runs / "nightly-1" / "report.pdf").exists()

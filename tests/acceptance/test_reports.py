@@ -224,7 +224,8 @@ def test_a_detached_sweep_has_its_report_and_its_news_when_the_last_case_is_in(
         shop.wait_until_empty(60)
     [letter] = mailbox.letters
     assert letter["Subject"] == "speed-1 passed: 9 cases: 9 passed."
-    assert [part.get_filename() for part in letter.iter_attachments()] == ["speed-1.pdf"]
+    attached = [part.get_filename() for part in letter.iter_attachments()]
+    assert attached == ["speed-1.pdf", "speed-1.csv"]
     folder = shop.folder / ".rankwise" / "runs" / "speed-1"
     assert "speed-1" in (folder / "report.html").read_text()
     assert (folder / "report.pdf").read_bytes().startswith(b"%PDF-")

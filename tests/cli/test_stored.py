@@ -313,14 +313,15 @@ def test_the_store_of_another_site_is_merged_once(
     assert (said.code, said.out.splitlines()) == (
         0,
         [
-            "1 run merged, 0 samples",
+            "1 run merged with 0 samples",
+            "0 runs known already",
             "  job-1 is job-2 here: job-1 was taken",
             "  not over there, merge again later: going-on-1",
         ],
     )
     assert rankwise("status", "job-2").out.startswith("job-2  cancelled")
     again = rankwise("store", "merge", str(other / "store.db")).out.splitlines()
-    assert again[:2] == ["0 runs merged, 0 samples", "  1 run known already"]
+    assert again[:2] == ["0 runs merged with 0 samples", "1 run known already"]
 
 
 def test_what_is_no_store_is_not_merged(rankwise: Rankwise, project: Path) -> None:

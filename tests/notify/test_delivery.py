@@ -12,6 +12,7 @@ from rankwise.documents.site_models import MailConfig, NotifyConfig, WebhookConf
 from rankwise.errors import InputError
 from rankwise.notify.delivery import Outbox, deliver, notify, retry
 from rankwise.notify.message import Notice, notice_of
+from rankwise.reports.data_formats import csv_report
 from rankwise.reports.model import ReportData
 from tests.notify.mailboxes import PASSWORD, USER, chat, free_port, mail_server
 from tests.reports.other_packages import install
@@ -80,9 +81,11 @@ def test_mail_arrives_encrypted_with_plots_and_the_pdf(
         assert f"cid:plot{number}" in shown
         picture = parts[f"<plot{number}>"].get_content()
         assert picture.startswith(b"\x89PNG\r\n")
-    [pdf] = letter.iter_attachments()
+    pdf, table = letter.iter_attachments()
     assert pdf.get_filename() == "sweep-1.pdf"
     assert pdf.get_content().startswith(b"%PDF-")
+    assert table.get_filename() == "sweep-1.csv"
+    assert table.get_content().splitlines() == csv_report(data).splitlines()
 
 
 def test_a_server_that_is_down_is_said_and_the_mail_arrives_later(tmp_path: Path) -> None:

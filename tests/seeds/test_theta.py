@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -49,15 +50,23 @@ tar -xf bazel.tar -C "$BUILD_ROOT"
 python -m zipapp "$BUILD_ROOT/bazel" -p "/usr/bin/env python" -o "$BUILD_ROOT/bin/bazel"
 export PATH="$PWD/$BUILD_ROOT/bin:$PATH"
 """
-# The tool that is built first: it copies a program, and says which settings it was built with.
+# The tool that is built first: it has a compiler make a library of each source.
 BAZEL = """\
-import os, sys
-with open(sys.argv[1]) as source, open(sys.argv[2], "w") as built:
-    built.write(f"FLAGS = {os.environ['CFLAGS']!r}\\n{source.read()}")
+import os, pathlib, subprocess, sys
+source, built = map(pathlib.Path, sys.argv[1:])
+for file in source.glob("*.c"):
+    line = ["cc", "-shared", "-fPIC", *os.environ["CFLAGS"].split(), str(file)]
+    subprocess.run([*line, "-o", str(built / f"{file.stem}.so")], check=True)
+for file in source.glob("*.py"):
+    (built / file.name).write_bytes(file.read_bytes())
 """
+SESSION = "int optimized(void) {\n#ifdef __OPTIMIZE__\n  return 1;\n#endif\n  return 0;\n}\n"
 PRINT_RANK = """\
+import ctypes, pathlib
 from mpi4py import MPI
-print(f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}, built with {FLAGS}")
+session = ctypes.CDLL(pathlib.Path(__file__).with_name("session.so"))
+rank = f"rank {MPI.COMM_WORLD.rank} of {MPI.COMM_WORLD.size}"
+print(f"{rank}, optimized: {session.optimized()}")
 """
 # As the benchmarks of OSU print it, which come with the source of mpi4py.
 BENCH = """\
@@ -97,12 +106,13 @@ def write_sources(shop: Shop) -> None:
     shop.write("pipeline.yaml", PIPELINE)
     shop.write("env-setup.sh", "export CFLAGS=-O2\n")
     shop.write("build-bazel.sh", BUILD_BAZEL)
-    script = '#!/bin/bash\nbazel source/printRank.py "$BUILD_ROOT/printRank.py"\n'
+    script = '#!/bin/bash\nbazel source "$BUILD_ROOT"\n'
     shop.write("build-tensorflow.sh", script).chmod(0o755)
     tool = shop.write("packed/bazel/__main__.py", BAZEL)
     with tarfile.open(shop.folder / "bazel.tar", "w") as package:
         package.add(tool.parent, "bazel")
     shop.write("upstream/printRank.py", PRINT_RANK)
+    shop.write("upstream/session.c", SESSION)
     git(shop.folder / "upstream", "init")
     git(shop.folder / "upstream", "add", ".")
     git(shop.folder / "upstream", "commit", "--message", "first")
@@ -112,6 +122,11 @@ def write_sources(shop: Shop) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    if shutil.which("cc") is None:
+        missing = "there is no C compiler (cc)"
+        if os.environ.get("RANKWISE_REQUIRE_ALL"):
+            pytest.fail(missing, pytrace=False)
+        pytest.skip(missing)
     with opened(tmp_path_factory.mktemp("theta")) as shop:
         shop.variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         write_sources(shop)
@@ -148,8 +163,8 @@ def test_a_pipeline_has_these_stages(shop: Shop, pipeline: Said) -> None:
 def test_one_build_from_source_is_the_tool_of_the_next(shop: Shop, pipeline: Said) -> None:
     """2. Bazel download and build from source."""
     assert (shop.folder / "build" / "bin" / "bazel").read_bytes().startswith(b"#!")
-    assert (shop.folder / "build" / "printRank.py").read_text().startswith("FLAGS = '-O2'\n")
-    assert "rank 1 of 2, built with -O2" in pipeline.output, pipeline
+    assert (shop.folder / "build" / "session.so").read_bytes().startswith(b"\x7fELF")
+    assert "rank 1 of 2, optimized: 1" in pipeline.output, pipeline
 
 
 @sentence(PAGE, ran=RAN, stand_in=SMALL)
@@ -158,6 +173,33 @@ def test_a_build_is_deployed_and_its_measurement_launched(shop: Shop, pipeline: 
     assert (shop.folder / "releases" / "current").readlink() == Path("only")
     assert (shop.folder / "releases" / "current" / "printRank.py").is_file()
     assert "osu-1" in pipeline.output, pipeline
+
+
+@sentence(
+    PAGE,
+    ran="rankwise run embedded.yaml: a program in lines of a stage, and a stage for each value",
+    said="A flexible language which can embed scripts for more complex workflows.",
+)
+def test_a_stage_may_have_a_program_of_any_language_in_it(shop: Shop) -> None:
+    shop.write(
+        "embedded.yaml",
+        """\
+        type: Pipeline
+        name: embedded
+        stages:
+          decide:
+            run: |
+              python3 - > decided <<'END'
+              print("debug" if 2 + 2 == 4 else "production")
+              END
+              export QUEUE="$(cat decided)"
+          each: {matrix: {size: [1, 2]}, run: "echo size ${{matrix.size}} in $QUEUE"}
+        """,
+    )
+    said = shop.rankwise("run", "embedded.yaml")
+    assert said.exit_code == 0, said
+    assert "size 1 in debug" in said.output
+    assert "size 2 in debug" in said.output
 
 
 @sentence(PAGE, ran="rankwise run scripts.yaml, which runs the scripts as they are")
@@ -264,7 +306,7 @@ def test_a_sweep_measures_every_combination(measured: Shop) -> None:
     assert values == [0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.4, 0.4]
 
 
-@sentence(PAGE, ran="rankwise run summary.yaml: the stages `sweep`, an analysis and `report`")
+@sentence(PAGE, ran="rankwise run summary.yaml: the stages `sweep`, an analysis, `report`")
 def test_a_last_stage_makes_a_summary_for_people(measured: Shop) -> None:
     """An analysis job as a final "summary" stage organizes the data in a readable format."""
     measured.write(
@@ -289,6 +331,44 @@ def test_a_last_stage_makes_a_summary_for_people(measured: Shop) -> None:
     summary = (measured.folder / "summary.md").read_text()
     assert "| latency | ranks=4 nodes=2 size=1 | 0.4 | us | 0.4 - 0.4 | 2 |" in summary, summary
     assert "latency" in (measured.folder / "page.html").read_text()
+
+
+@sentence(
+    PAGE,
+    ran="rankwise store merge of two sites' stores, then `rankwise run osu.yaml --only analysis`",
+    said="The ensemble data of several sites are organized in one summary.",
+)
+def test_the_ensembles_of_two_sites_have_one_analysis(tmp_path: Path) -> None:
+    with opened(tmp_path / "sites") as shop:
+        for site, sizes in (("a", "[1, 2]"), ("b", "[3, 4]")):
+            shop.write(
+                f"{site}/osu.yaml",
+                f"""\
+                type: Sweep
+                command: echo "took ${{{{size}}}} s"
+                parameters: {{size: {sizes}}}
+                trials: 2
+                metrics: [{{name: time, unit: s, pattern: 'took ([0-9.]+) s'}}]
+                """,
+            )
+            store = ("--store", f"{site}/.rankwise")
+            said = shop.rankwise("run", f"{site}/osu.yaml", "--quiet", *store)
+            assert said.exit_code == 0, said
+        for known in (0, 1):
+            said = shop.rankwise("store", "merge", "b/.rankwise", "--store", "a/.rankwise")
+            merged = f"{1 - known} run{'s' * known} merged with {4 - 4 * known} samples"
+            assert said.output.splitlines()[0] == merged, said
+        text = (shop.folder / "a/osu.yaml").read_text().replace("[1, 2]", "[1, 2, 3, 4]")
+        analysis = """analysis: 'cut -d, -f15 "$RANKWISE_SAMPLES" | sort | uniq -c > found'"""
+        (shop.folder / "a/osu.yaml").write_text(f"{text}{analysis}\n")
+        line = ("run", "a/osu.yaml", "--only", "analysis", "--store", "a/.rankwise")
+        said = shop.rankwise(*line)
+        assert said.exit_code == 0, said
+        found = (shop.folder / "a/found").read_text().split("\n")
+        assert [one.split() for one in found] == [
+            *(["2", "1.0"], ["2", "2.0"], ["2", "3.0"], ["2", "4.0"], ["1", "value"], [])
+        ]
+        shop.wait_until_empty()
 
 
 @sentence(PAGE, ran="rankwise run osu.yaml: `python fetch.py`, then its osu_latency.py")

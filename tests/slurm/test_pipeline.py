@@ -10,10 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mpi4py
 import pytest
 from cluster import Cluster
 from environments import ROOT
 
+from tests.acceptance.jobs import Shop
 from tests.notify.mailboxes import mail_server
 from tests.seeds.sentences import sentence
 from tests.slurm.shops import (
@@ -37,23 +39,33 @@ to = "ada@example.org"
 """
 
 
-def without_the_build(text: str) -> str:
-    """Take mpi4py from where it is: compiling it takes minutes, and has nothing to do with Slurm."""
-    lines = """\
-      mkdir -p "$BUILD_ROOT/source/mpi4py-$MPI4PY/demo" "$BUILD_ROOT/wheels"
-      touch "$BUILD_ROOT/wheels/mpi4py.whl"
-      cp bench.py "$BUILD_ROOT/source/mpi4py-$MPI4PY/demo/osu_latency.py"
-      echo "$MPI4PY_HERE" > "$(echo "$BUILD_ROOT"/venv/lib/python3*)/site-packages/here.pth"
-      # It would look for MPI beside the Python that it is loaded into.
-      export MPI4PY_LIBMPI="$LIBMPI_HERE"
+BUILD_CYTHON = """\
+#!/bin/bash
+mkdir -p "$BUILD_ROOT/wheels" && touch "$BUILD_ROOT/wheels/cython-$CYTHON.whl"
 """
-    text = re.sub(r"(?s)(  download:\n    run: )\|\n.*?(    inputs: \[\])", r"\1'true'\n\2", text)
-    text = re.sub(
-        r"(?s)(  build:\n    run: \|\n).*?(    inputs: \[\])",
-        lambda found: f"{found[1]}{lines}{found[2]}",
-        text,
-    )
-    return text.replace("    outputs: build/source/mpi4py-*/demo/osu_latency.py\n", "")
+BUILD_MPI4PY = """\
+#!/bin/bash
+mkdir -p "$BUILD_ROOT/source/mpi4py-$MPI4PY/demo" && touch "$BUILD_ROOT/wheels/mpi4py-$MPI4PY.whl"
+cp bench.py "$BUILD_ROOT/source/mpi4py-$MPI4PY/demo/osu_latency.py"
+echo "$MPI4PY_HERE" > "$(echo "$BUILD_ROOT"/venv/lib/python3*)/site-packages/here.pth"
+"""
+
+
+def without_the_build(shop: Shop) -> None:
+    """Take mpi4py from where it is: compiling it takes minutes, and has nothing to do with Slurm."""
+    version = mpi4py.__version__
+    text = (EXAMPLE / "pipeline.yaml").read_text().replace("4.1.2", version)
+    # It would look for MPI beside the Python that it is loaded into.
+    text = text.replace("  MPI4PY: ", f"  MPI4PY_LIBMPI: {sys.prefix}/lib/libmpi.so.12\n  MPI4PY: ")
+    text = re.sub(r"(?s)(  download:\n    run: )\|\n.*?(    retries)", r"\1'true'\n\2", text)
+    (shop.folder / "pipeline.yaml").write_text(text)
+    for name, lines in (("cython", BUILD_CYTHON), ("mpi4py", BUILD_MPI4PY)):
+        (shop.folder / f"build-{name}.sh").write_text(lines)
+    sweep = (EXAMPLE / "osu.yaml").read_text().replace("4.1.2", version)
+    sweep = sweep.replace("[osu_latency.py, osu_bw.py]", "[osu_latency.py]")
+    (shop.folder / "osu.yaml").write_text(sweep)
+    shop.write("bench.py", BENCH)
+    shop.variables["MPI4PY_HERE"] = str(Path(mpi4py.__file__).parents[1])
 
 
 BENCH = """\
@@ -94,25 +106,13 @@ RAN = "rankwise run pipeline.yaml --notify team"
     said="The benchmarks are dispatched with Balsam, and execute asynchronously.",
 )
 def test_the_whole_pipeline_on_a_cluster(tmp_path: Path, slurm: Cluster) -> None:
-    import mpi4py
-
-    is_real = bool(os.environ.get(REAL_BUILD))
     with cluster_shop(tmp_path / "shop", slurm) as shop:
         shutil.copytree(EXAMPLE, shop.folder, dirs_exist_ok=True)
         (shop.folder / "rankwise.toml").write_text(
             '[compute.theta]\nbackend = "slurm"\nmpi = "srun-pmi2"\n'
         )
-        text = (EXAMPLE / "pipeline.yaml").read_text()
-        sweep = (EXAMPLE / "osu.yaml").read_text()
-        shop.variables["MPI4PY_HERE"] = str(Path(mpi4py.__file__).parents[1])
-        shop.variables["LIBMPI_HERE"] = str(Path(sys.prefix, "lib", "libmpi.so.12"))
-        if not is_real:
-            text = without_the_build(text).replace("4.1.2", mpi4py.__version__)
-            sweep = sweep.replace("4.1.2", mpi4py.__version__)
-            sweep = sweep.replace("[osu_latency.py, osu_bw.py]", "[osu_latency.py]")
-            shop.write("bench.py", BENCH)
-        (shop.folder / "pipeline.yaml").write_text(text)
-        (shop.folder / "osu.yaml").write_text(sweep)
+        if not os.environ.get(REAL_BUILD):
+            without_the_build(shop)
         with mail_server() as mailbox:
             with (shop.folder / "rankwise.toml").open("a") as site:
                 site.write(MAIL.format(port=mailbox.port))
@@ -128,9 +128,10 @@ def test_the_whole_pipeline_on_a_cluster(tmp_path: Path, slurm: Cluster) -> None
             "mpi4py-benchmark-1 passed",
         ]
         attached = [part.get_filename() for part in mailbox.letters[1].iter_attachments()]
-        assert attached == ["mpi4py-benchmark-1.pdf"]
-        report = shop.folder / ".rankwise" / "runs" / "mpi4py-benchmark-1" / "report.pdf"
-        assert report.read_bytes().startswith(b"%PDF-")
+        assert attached == ["mpi4py-benchmark-1.pdf", "mpi4py-benchmark-1.csv"]
+        report = shop.folder / ".rankwise" / "runs" / "mpi4py-benchmark-1"
+        assert (report / "report.pdf").read_bytes().startswith(b"%PDF-")
+        assert "<h3>In short</h3>" in (report / "report.html").read_text()
         assert "rank 1 of 2, mpi4py" in said.output
         assert (shop.folder / "releases" / "current").readlink() == Path("mpi4py-1")
         summary = (shop.folder / "summary.md").read_text()

@@ -212,12 +212,11 @@ def store_command(action: Literal["merge"], other: Path, *, store: StoreFolder =
         raise InputError(f"{place}: there is no store to merge")
     with Store.open(store_folder(store)) as opened:
         merged = opened.merge(place.absolute())
-    print(f"{counted(len(merged.ids), 'run')} merged, {counted(merged.samples, 'sample')}")
+    print(f"{counted(len(merged.ids), 'run')} merged with {counted(merged.samples, 'sample')}")
+    print(f"{counted(merged.known, 'run')} known already")
     for theirs, ours in merged.ids.items():
         if theirs != ours:
             print(f"  {theirs} is {ours} here: {theirs} was taken")
-    if merged.known:
-        print(f"  {counted(merged.known, 'run')} known already")
     if merged.waiting:
         print(f"  not over there, merge again later: {listed(merged.waiting)}")
 

@@ -111,6 +111,8 @@ class MailNotifier:
             letter.add_attachment(
                 notice.pdf, maintype="application", subtype="pdf", filename=f"{notice.run}.pdf"
             )
+        if notice.csv:
+            letter.add_attachment(notice.csv, subtype="csv", filename=f"{notice.run}.csv")
         return letter.as_bytes()
 
     def send(self, message: bytes, secrets: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from rankwise.errors import InputError
+from rankwise.reports.data_formats import csv_report
 from rankwise.reports.failures import FailureExplanation
 from rankwise.reports.model import ReportData
 from rankwise.reports.palette import INKS, TONES
@@ -18,6 +19,7 @@ from rankwise.wording import listed
 
 # Mail servers refuse what is too large.
 _MOST_PLOTS = 4
+_MOST_CSV = 5_000_000
 _MOST_FAILURES = 5
 _MOST_LINES = 5
 
@@ -42,6 +44,8 @@ class Notice:
     """The same as HTML; `cid:plotN` stands for plot N."""
     plots: tuple[PlotImage, ...] = ()
     pdf: bytes | None = None
+    csv: str = ""
+    """All that was measured; empty: nothing, or more than fits into a mail."""
     lacks: str = ""
     """Why there are no plots and no PDF."""
 
@@ -58,6 +62,7 @@ def notice_of(data: ReportData, *, with_files: bool) -> Notice:
     except InputError as error:
         # A notice without pictures is better than none.
         lacks = str(error)
+    csv = csv_report(data) if with_files and data.samples else ""
     failures = [(one, _last(one)) for one in data.failures[:_MOST_FAILURES]]
     content = {"data": data, "failures": failures, "more": _more(data), "plots": plots}
     content["ink"] = INKS[TONES[data.run.state]]
@@ -71,6 +76,7 @@ def notice_of(data: ReportData, *, with_files: bool) -> Notice:
         page=render("notify/mail", **content),
         plots=plots,
         pdf=pdf,
+        csv=csv if len(csv) <= _MOST_CSV else "",
         lacks=lacks,
     )
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import re
-import shlex
 import string
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,7 +173,7 @@ def _runtime(context: PipelineContext, stage: Stage) -> RuntimeChoice:
 def _script(name: str, cell: str, stage: Stage) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the command of a stage with lines of the user, and the files that it needs."""
     files = stage_commands.script_files(stage.run)
-    lines: list[Sequence[str]] = [stage_commands.script_command()]
+    lines = [stage_commands.script_command()]
     if stage.cache is not None:
         restore, save = cache_lines(stage.cache, stage.run)
         lines = [restore, *lines, save]
@@ -182,7 +181,7 @@ def _script(name: str, cell: str, stage: Stage) -> tuple[tuple[str, ...], dict[s
         lines.append(keep_line(name, cell, stage.artifacts))
     if len(lines) == 1:
         return stage_commands.script_command(), files
-    files[stage_commands.AROUND] = "".join(f"{shlex.join(line)}\n" for line in lines)
+    files |= stage_commands.around_files(lines)
     return stage_commands.script_command(stage_commands.AROUND), files
 
 

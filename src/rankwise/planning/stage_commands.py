@@ -16,6 +16,8 @@ RUN, STAGE, AROUND = "run.sh", ".stage.sh", ".around.sh"
 # The first command that fails ends the script, also one within a pipe.
 _BASH = ("bash", "-eo", "pipefail")
 
+Line = tuple[str, ...]
+
 # A file of its own, so that editors and shellcheck know what it is.
 _STAGE_SCRIPT = Path(__file__).with_name("stage.sh")
 
@@ -28,12 +30,17 @@ def script_files(text: str) -> dict[str, str]:
     }
 
 
+def around_files(lines: Sequence[Line]) -> dict[str, str]:
+    """Return the files that run several lines, one after another."""
+    # Words as they are, each with its end: folders that are filled in later may have quotes.
+    files = {f".line-{at}": "".join(f"{word}\0" for word in line) for at, line in enumerate(lines)}
+    call = 'mapfile -d "" -t line <"$RANKWISE_FOLDER/{}"; "${{line[@]}}"\n'
+    return {AROUND: "".join(map(call.format, files)), **files}
+
+
 def script_command(name: str = STAGE) -> tuple[str, ...]:
     """Return the command that runs one of the files."""
     return (*_BASH, f"{later('folder')}/{name}")
-
-
-Line = tuple[str, ...]
 
 
 def program(step: str, /, **given: Any) -> Line:

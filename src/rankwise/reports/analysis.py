@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import escape
-
 from rankwise.files import read_left
 from rankwise.plan import ANALYSIS, is_analysis
 from rankwise.records import PROCESSES
@@ -55,10 +53,8 @@ class Picture:
             return self.data.decode(errors="replace")
         width, height = (int.from_bytes(self.data[at : at + 4]) for at in (16, 20))
         size = f'width="{width}" height="{height}"'
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-            f'<image {size} href="{escape(self.url)}"/></svg>'
-        )
+        image = f'<image {size} href="{self.url}"/>'
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{image}</svg>'
 
 
 AnalysisResult = tuple[TaskRow, Sequence[Block]]
