@@ -146,8 +146,10 @@ def test_two(comm, number):
     # All of it is in the job.
     assert os.environ["SPOOL_JOB"] == "1"
 
-def test_one():
-    pass
+@rankwise.mark.parallel(1, exclusive="numa")
+def test_one(comm):
+    # The last of the cores, as the map says.
+    assert os.sched_getaffinity(0) == {int(os.environ["LAST_CORE"])}
 
 @rankwise.mark.parallel(2)
 def test_failing(comm):
@@ -201,7 +203,10 @@ class Queue:
 @pytest.mark.parametrize("scheduler", ["batch", "batch-pool"])
 def test_tests_run_in_one_job_of_the_system(project: Project, queue: Queue, scheduler: str) -> None:
     project.write({"test_suite.py": BATCH_SCHEDULERS_SUITE})
-    outcome = queue.run(f"--scheduler={scheduler}", "--on=it", "--n-workers=4")
+    last = str(max(os.sched_getaffinity(0)))
+    queue.variables = {**queue.variables, "LAST_CORE": last}
+    bind = f"--bind=map:{','.join([last] * 4)}"
+    outcome = queue.run(f"--scheduler={scheduler}", "--on=it", "--n-workers=4", bind)
     assert outcome.counts() == {"passed": 4, "failed": 1}, outcome
     assert outcome.exit_code == 1
     assert "said by 1" in outcome.output

@@ -12,7 +12,7 @@ from rankwise.pytest_plugin.connections import Exchange, Header, worker_number
 from rankwise.pytest_plugin.workers.controller import ControllerSession
 from rankwise.pytest_plugin.workers.place import Listener, Workplace
 from rankwise.pytest_plugin.workers.pool import Pool
-from rankwise.pytest_plugin.workers.worlds import Binding, Worlds
+from rankwise.pytest_plugin.workers.worlds import Worlds
 
 SERVERS = [f"{kind}@{node}" for node in ("n1", "n2") for kind in ("supervisor", "template")]
 UNSAFE, SAFE = "threads were started while the tests were collected (a)", ""
@@ -44,9 +44,8 @@ def controller(tmp_path: Path) -> Any:
     lines = cast(Exchange, Lines())
     place = SimpleNamespace(servers=lambda: SERVERS, look=lambda: None, is_ready=True)
     sockets = {"warm": "w", "cold": "c"}
-    binding = Binding(cores=None, set_threads=False)
     worlds = Worlds(
-        lambda _order: None, width=2, folder=tmp_path, fork_sockets=sockets, binding=binding
+        lambda _order: None, width=2, folder=tmp_path, fork_sockets=sockets, sets_threads=False
     )
     found._lines, found._place, found._worlds = lines, place, worlds
     found._notices, found._collections, found._dispatcher = [], {}, None

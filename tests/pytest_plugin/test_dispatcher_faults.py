@@ -24,7 +24,7 @@ from rankwise.pytest_plugin.schedulers.dispatcher import (
     make_scheduler,
 )
 from rankwise.pytest_plugin.schedulers.sequential import Sequential
-from rankwise.pytest_plugin.workers.worlds import Binding, World, Worlds, WorldState
+from rankwise.pytest_plugin.workers.worlds import World, Worlds, WorldState
 
 SCHEDULERS = ("sequential", "static", "dynamic")
 
@@ -350,7 +350,7 @@ class FakePool:
             width=scene.width,
             folder=Path("/nonexistent"),
             fork_sockets={"warm": "w", "cold": "c"},
-            binding=Binding(cores=None, set_threads=False),
+            sets_threads=False,
         )
         self.worlds.know([_listed(case) for case in scene.suite.cases])
         pace = Pace(batching=not scene.careful)

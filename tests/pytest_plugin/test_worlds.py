@@ -21,7 +21,6 @@ from rankwise.pytest_plugin.schedulers.dynamic import Dynamic
 from rankwise.pytest_plugin.schedulers.sequential import Sequential
 from rankwise.pytest_plugin.workers.worlds import (
     TRANSITIONS,
-    Binding,
     World,
     WorldEvent,
     Worlds,
@@ -32,9 +31,6 @@ from rankwise.pytest_plugin.workers.worlds import (
 
 def cores(first: int) -> list[list[Core]]:
     return [[Core(number, number, 0, 0, 0)] for number in range(first, first + 8)]
-
-
-UNBOUND = Binding(cores=None, set_threads=False)
 
 
 def listed(size: int, threads: int = 1, **options: Any) -> ListedTest:
@@ -58,7 +54,12 @@ class Place:
     """The worlds of a run of 8 slots, and the orders to start some."""
 
     def __init__(
-        self, folder: Path, *tests: ListedTest, binding: Binding = UNBOUND, width: int = 8
+        self,
+        folder: Path,
+        *tests: ListedTest,
+        width: int = 8,
+        bound_from: int | None = None,
+        sets_threads: bool = False,
     ) -> None:
         self.spawned: list[Header] = []
         self.worlds = Worlds(
@@ -66,8 +67,10 @@ class Place:
             width=width,
             folder=folder,
             fork_sockets={"warm": "/warm", "cold": "/cold"},
-            binding=binding,
+            sets_threads=sets_threads,
         )
+        if bound_from is not None:
+            self.worlds.bind(cores(bound_from))
         self._tests = tests
         self.worlds.know(tests)
 
@@ -227,8 +230,7 @@ def test_a_world_that_fails_before_all_are_ready_does_not_get_its_test(tmp_path:
 
 
 def test_ranks_are_bound_to_the_cores_of_their_seats(tmp_path: Path) -> None:
-    binding = Binding(cores=cores(10), set_threads=True)
-    place = Place(tmp_path, listed(2, threads=2), binding=binding)
+    place = Place(tmp_path, listed(2, threads=2), bound_from=10, sets_threads=True)
     place.ask(0, (2, 3, 6, 7))
     (header,) = place.spawned
     assert header["size"] == 2
@@ -237,15 +239,13 @@ def test_ranks_are_bound_to_the_cores_of_their_seats(tmp_path: Path) -> None:
 
 def test_of_a_whole_domain_a_test_uses_as_many_seats_as_it_needs(tmp_path: Path) -> None:
     """It is exclusive: it has been given all of them."""
-    place = Place(tmp_path, listed(2), binding=Binding(cores=cores(0), set_threads=True))
+    place = Place(tmp_path, listed(2), bound_from=0, sets_threads=True)
     place.ask(0, (4, 5, 6, 7))
     assert place.spawned[0]["environment"][CORES] == "4;5"
 
 
 def test_a_bound_world_is_used_again_on_its_own_cores_only(tmp_path: Path) -> None:
-    place = Place(
-        tmp_path, listed(2), listed(2), binding=Binding(cores=cores(0), set_threads=False)
-    )
+    place = Place(tmp_path, listed(2), listed(2), bound_from=0)
     place.worlds.keeps_slots = True
     place.ask(0, (0, 1))
     world = place.get_ready(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import ClassVar
 
 from rankwise.pytest_plugin.schedulers.base import (
@@ -20,34 +19,31 @@ from rankwise.pytest_plugin.schedulers.base import (
 class FirstFit:
     """Steps of `width` slots; a test goes into the first step that has room for it.
 
-    The first steps may have less room, as `rooms` says. The room left in each step is kept in a
-    tree of maxima, so that finding the first step costs the logarithm of their number.
+    The room left in each step is kept in a tree of maxima, so that finding the first step costs
+    the logarithm of their number.
     """
 
-    def __init__(self, width: int, most_steps: int, rooms: Sequence[int] = ()) -> None:
+    def __init__(self, width: int, most_steps: int) -> None:
+        self._width = width
         self._leaves = 1
         while self._leaves < max(1, most_steps):
             self._leaves *= 2
         self._room = [width] * (2 * self._leaves)
-        self._room[self._leaves : self._leaves + len(rooms)] = rooms
-        if rooms:
-            for node in range(self._leaves - 1, 0, -1):
-                self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
 
     def place(self, size: int) -> tuple[int, int]:
-        """Return the step for a test of `size` slots, and the room that it had."""
+        """Return the step and the first slot for a test of `size` slots."""
         node = 1
         # The left half holds the earlier steps: they are filled first.
         while node < self._leaves:
             node *= 2
             if self._room[node] < size:
                 node += 1
-        step, room = node - self._leaves, self._room[node]
+        step, first = node - self._leaves, self._width - self._room[node]
         self._room[node] -= size
         while node > 1:
             node //= 2
             self._room[node] = max(self._room[2 * node], self._room[2 * node + 1])
-        return step, room
+        return step, first
 
 
 Step = list[tuple[ScheduledTest, tuple[int, ...]]]
@@ -59,48 +55,42 @@ def plan_steps(
     """Distribute tests over steps, the largest first; within a step no rank has two of them.
 
     Small tests then fill the gaps that large ones leave, instead of standing in their way. Tests
-    that are to have domains alone get them first, whole.
+    that have domains alone come first: ranks that are free beside them go on to the next steps.
     """
     largest_first = sorted(cases, key=lambda case: -case.size)
-    steps, left = _place_exclusive([one for one in largest_first if one.exclusive], width, domains)
-    others = [one for one in largest_first if not one.exclusive]
+    apart = _place_exclusive([one for one in largest_first if one.exclusive], width, domains)
     near: Sequence[int] = range(width)
     if domains:
-        near = sorted(near, key=lambda slot: [domains[level][slot] for level in reversed(LEVELS)])
-    free = [[slot for slot in near if slot in slots] for slots in left]
+        later = {slot for step in apart[-1:] for _, slots in step for slot in slots}
+        levels = [domains[level] for level in reversed(LEVELS)]
+        near = sorted(near, key=lambda slot: (slot in later, *(of[slot] for of in levels)))
     # Any two steps hold more than one step's slots together: the second's first test had no room in
     # the first. So there are at most about twice as many steps as if all were full.
-    most = min(len(others), 2 * (sum(case.size for case in others) // width) + 1)
-    fit = FirstFit(width, len(steps) + most, [len(slots) for slots in free])
-    for case in others:
-        step, room = fit.place(case.size)
-        while len(steps) <= step:
-            steps.append([])
-        slots = free[step] if step < len(free) else near
-        first = len(slots) - room
-        steps[step].append((case, tuple(sorted(slots[first : first + case.size]))))
-    return steps
+    fit = FirstFit(width, min(len(cases), 2 * (sum(case.size for case in cases) // width) + 1))
+    steps: list[Step] = []
+    for case in largest_first:
+        if not case.exclusive:
+            number, first = fit.place(case.size)
+            while len(steps) <= number:
+                steps.append([])
+            steps[number].append((case, tuple(sorted(near[first : first + case.size]))))
+    return apart + steps
 
 
 def _place_exclusive(
     cases: Sequence[ScheduledTest], width: int, domains: Domains | None
-) -> tuple[list[Step], list[set[int]]]:
-    """Return steps with these tests, and the slots that are left in each."""
+) -> list[Step]:
+    """Distribute tests over steps so that each has whole domains."""
     steps: list[Step] = []
-    free: list[FreeSlots] = []
-    full = 0
+    free = FreeSlots(width)
     for case in cases:
-        for number in count(full):
-            if number == len(steps):
-                steps.append([])
-                free.append(FreeSlots.all_of(width, domains))
-            slots = free[number].pick(case.size, exclusive=case.exclusive)
-            if slots is not None:
-                steps[number].append((case, slots))
-                break
-        while full < len(free) and not free[full].count:
-            full += 1
-    return steps, [set(slots.pick(slots.count) or ()) for slots in free]
+        slots = free.pick(case.size, exclusive=case.exclusive)
+        if slots is None:
+            free = FreeSlots.all_of(width, domains)
+            slots = free.pick(case.size, exclusive=case.exclusive) or ()
+            steps.append([])
+        steps[-1].append((case, slots))
+    return steps
 
 
 class Static:

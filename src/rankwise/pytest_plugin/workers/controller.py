@@ -39,7 +39,7 @@ from rankwise.pytest_plugin.workers.debugger import lend_terminal
 from rankwise.pytest_plugin.workers.place import RunOptions, Workplace, settle_cores
 from rankwise.pytest_plugin.workers.pool import Pool, PoolFailure, RankBroken
 from rankwise.pytest_plugin.workers.supervisor import NODE_SUPERVISORS, read_log
-from rankwise.pytest_plugin.workers.worlds import Binding, World, Worlds, WorldState
+from rankwise.pytest_plugin.workers.worlds import World, Worlds, WorldState
 
 if TYPE_CHECKING:
     from rankwise.pytest_plugin.live_view import LiveView
@@ -89,7 +89,7 @@ class ControllerSession:
             width=options.width,
             folder=folder,
             fork_sockets=place.fork_sockets,
-            binding=Binding(cores=None, set_threads=options.sets_threads),
+            sets_threads=options.sets_threads,
         )
         self._worlds.warm = options.warm
         self._imports_may_use_mpi = not options.warm

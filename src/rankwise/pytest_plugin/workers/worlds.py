@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -306,15 +306,6 @@ class World:
             output.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
-    """Which cores each slot has; None: ranks are not bound."""
-
-    cores: Sequence[Sequence[Core]] | None
-    set_threads: bool
-    """Whether OMP_NUM_THREADS is ours to set."""
-
-
 class Worlds:
     """Starts worlds as tests need them; the `WorldProvider` of a dispatcher."""
 
@@ -325,13 +316,15 @@ class Worlds:
         width: int,
         folder: Path,
         fork_sockets: Mapping[str, str],
-        binding: Binding,
+        sets_threads: bool,
     ) -> None:
         self._spawn = spawn
         self._width = width
         self._folder = folder
         self._fork_sockets = fork_sockets
-        self._binding = binding
+        self._cores: Sequence[Sequence[Core]] | None = None
+        # Whether OMP_NUM_THREADS is ours to set.
+        self._sets_threads = sets_threads
         self.keeps_slots = False
         """Whether a world is used again on its own slots only."""
         self._tests: Sequence[ListedTest] = ()
@@ -353,13 +346,13 @@ class Worlds:
 
     def bind(self, cores: Sequence[Sequence[Core]] | None) -> None:
         """Have the ranks of each slot stay on its cores; None: no longer."""
-        self._binding = replace(self._binding, cores=cores)
+        self._cores = cores
 
     def cores_of(self, world: World) -> str:
         """Return the cores of each rank of a world, as `bind_to` reads them; empty: all."""
-        if self._binding.cores is None or not world.slots:
+        if self._cores is None or not world.slots:
             return ""
-        return cores_for(world.slots, world.size, self._binding.cores)
+        return cores_for(world.slots, world.size, self._cores)
 
     def know(self, tests: Sequence[ListedTest]) -> None:
         """Learn what the tests need."""
@@ -388,7 +381,7 @@ class Worlds:
         if cores := self.cores_of(world):
             # mpiexec cannot bind to the cores of our choice on all MPIs: ranks do that themselves.
             environment[CORES] = cores
-        if self._binding.set_threads and threads > 1:
+        if self._sets_threads and threads > 1:
             environment["OMP_NUM_THREADS"] = str(threads)
         # Libraries read the number of threads when they are loaded: those of a template are.
         fork_socket = "warm" if threads == 1 and self.warm else "cold"
