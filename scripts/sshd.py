@@ -35,9 +35,9 @@ START_SECONDS = 20.0
 _SERVER = """\
 Port {port}
 ListenAddress 127.0.0.1
-HostKey {folder}/host_key
-PidFile {folder}/sshd.pid
-AuthorizedKeysFile {folder}/authorized_keys
+HostKey "{folder}/host_key"
+PidFile "{folder}/sshd.pid"
+AuthorizedKeysFile "{folder}/authorized_keys"
 StrictModes no
 UsePAM no
 PasswordAuthentication no
@@ -53,12 +53,12 @@ Host here here-* unknown
   HostName 127.0.0.1
   Port {port}
   User {user}
-  IdentityFile {folder}/user_key
+  IdentityFile "{folder}/user_key"
   IdentitiesOnly yes
   HostKeyAlias rankwise-sshd
 
 Host here here-*
-  UserKnownHostsFile {folder}/known_hosts
+  UserKnownHostsFile "{folder}/known_hosts"
 
 Host unknown
   UserKnownHostsFile /dev/null

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 import pytest
 from environments import ROOT
 
+from rankwise.git import git
 from rankwise.store import State, Store, TaskRow
 from tests.acceptance.jobs import Shop, opened, wait_for
 from tests.lengths import part
@@ -34,6 +35,43 @@ def states(shop: Shop, run: str = "") -> dict[str, str]:
     said = shop.rankwise("status", *([run] if run else []), "--json")
     assert said.exit_code == 0, said
     return {task["key"]: task["state"] for task in json.loads(said.output)["tasks"]}
+
+
+TESTS_OF_A_REPOSITORY = """
+    type: Suite
+    name: theirs
+    repository: origin
+    outputs: results
+    tests:
+      - {run: "cat page.html; echo mine > page.html; cp page.html $RANKWISE_FOLDER", name: first}
+      - {run: "grep -x theirs page.html", name: second}
+      - {run: ranks_test.py, ranks: 2}
+"""
+
+
+def test_each_test_of_a_repository_has_a_clone_of_its_own(shop: Shop) -> None:
+    shop.variables["XDG_CACHE_HOME"] = str(shop.folder / "cache")
+    shop.write("origin/page.html", "theirs\n")
+    shop.write("origin/ranks_test.py", "from mpi4py import MPI\nprint(open('page.html').read())\n")
+    origin = shop.folder / "origin"
+    git("init", "--quiet", folder=origin)
+    git("add", ".", folder=origin)
+    me = ("-c", "user.name=me", "-c", "user.email=me@example.org")
+    git(*me, "commit", "--quiet", "--message", "tests", folder=origin)
+    shop.write("theirs.yaml", TESTS_OF_A_REPOSITORY)
+    said = shop.rankwise("run", "theirs.yaml")
+    assert said.exit_code == 0, said
+    assert (
+        shop.folder / "results" / "theirs-1" / "first" / "1" / "page.html"
+    ).read_text() == "mine\n"
+    assert (origin / "page.html").read_text() == "theirs\n"
+    # What was fetched may be removed at any time between two runs.
+    shutil.rmtree(shop.folder / "cache")
+    git("rm", "--quiet", "ranks_test.py", folder=origin)
+    git(*me, "commit", "--quiet", "--message", "less", folder=origin)
+    said = shop.rankwise("run", "theirs.yaml")
+    assert said.exit_code == 2, said
+    assert "there is no script ranks_test.py" in said.errors, said
 
 
 def test_the_example_shows_every_kind_of_end(shop: Shop) -> None:

@@ -44,6 +44,7 @@ def test_one_instance_serves_a_run_and_is_given_back(tmp_path: Path) -> None:
         assert said.exit_code != 0, said
         assert "2 passed" in said.output, said
         assert "1 failed" in said.output, said
+        assert "provider: 1 instance made, 1 deleted" in said.output, said
         assert _calls(tmp_path, "create") == _calls(tmp_path, "delete") == 1
         assert instances(tmp_path) == []
         assert recorded(shop) == []
@@ -56,6 +57,7 @@ def test_a_delete_that_fails_is_tried_again_said_loudly_and_kept(tmp_path: Path)
         said = run(shop, job("true", "cloud"))
         assert said.exit_code == 0, said
         assert "WARNING: the instance rankwise-" in said.output + said.errors, said
+        assert "1 instance made, 0 deleted" in said.output, said
         assert _calls(tmp_path, "delete") == 3
         [number] = instances(tmp_path)
         clean = shop.rankwise("clean")
@@ -69,6 +71,8 @@ def test_a_delete_that_fails_is_tried_again_said_loudly_and_kept(tmp_path: Path)
         assert clean.exit_code == 0, clean
         assert "gone: instance rankwise-" in clean.output
         assert _calls(tmp_path, "delete") == 8, "the second of its tries succeeds"
+        page = shop.rankwise("report", "job-1", "--html", "-").output
+        assert "1 instance made, 1 deleted" in page
         assert instances(tmp_path) == recorded(shop) == []
 
 
@@ -90,8 +94,28 @@ def test_an_instance_whose_id_was_lost_is_found_by_its_name(tmp_path: Path) -> N
         assert instances(tmp_path) == recorded(shop) == []
         # The task was never sent: it runs now, once, on another.
         (tmp_path / "cloud" / "slow-create").unlink()
-        assert shop.rankwise("resume", "job-1").exit_code == 0
+        said = shop.rankwise("resume", "job-1")
+        assert said.exit_code == 0, said
+        assert "2 instances made, 2 deleted" in said.output, said
         assert instances(tmp_path) == recorded(shop) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "why"),
+    {
+        'metrics = ["echo", "no data"]': "this is neither JSON nor CSV: 'no data'",
+        'metrics = ["sh", "-c", "echo no such thing >&2; exit 3"]': "`metrics` failed: no such thing",
+        'metrics = ["/no/such/program", "${{id}}"]': "/no/such/program cannot be started",
+    }.items(),
+)
+def test_a_provider_that_has_no_metrics_is_named_and_the_task_has_passed(
+    tmp_path: Path, metrics: str, why: str
+) -> None:
+    with cloud_shop(tmp_path, metrics) as shop:
+        said = run(shop, job("true", "cloud"))
+        assert said.exit_code == 0, said
+        assert "nothing is known of what rankwise-" in said.output, said
+        assert why in " ".join(said.output.split()), said
 
 
 def test_ctrl_c_gives_the_instance_back(tmp_path: Path) -> None:

@@ -156,6 +156,18 @@ def one_runtime(shop: Shop) -> Shop:
     PAGE,
     ran=LINES.splitlines()[1],
     stand_in=GRADIENT,
+    said="do_run_testing.sh calls everything else, on the user's own machine, by Gradient's CLI.",
+)
+@sentence(
+    PAGE,
+    ran=LINES.splitlines()[1],
+    stand_in=GRADIENT,
+    said="Papermill & Forego might improve the setting up of commands: they are in the document.",
+)
+@sentence(
+    PAGE,
+    ran=LINES.splitlines()[1],
+    stand_in=GRADIENT,
     said="It is not required to clone the repository: it is brought to the Notebook, used there.",
 )
 @sentence(
@@ -257,6 +269,12 @@ def test_many_notebooks_are_asked_for_first(shop: Shop) -> None:
 
 
 @sentence(PAGE, ran="rankwise run runtimes.yaml", stand_in=GRADIENT)
+@sentence(
+    PAGE,
+    ran="rankwise run runtimes.yaml",
+    stand_in=GRADIENT,
+    said="A subscription allows a number of Notebooks: one for each machine, if not set otherwise.",
+)
 def test_a_notebook_of_gradient_serves_all_runtimes(shop: Shop) -> None:
     """Nice to have: one Notebook that runs many combinations, to avoid creating as many.
 
