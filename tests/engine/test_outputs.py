@@ -14,13 +14,20 @@ from sshd import obstacle, sshd
 
 from rankwise.engine import verdict
 from rankwise.engine.verdict import copied_out
+from rankwise.plan import Task
 from rankwise.records import AttemptEnd
 from tests.backends.places import need
 
 PASSED = AttemptEnd(outcome="passed", exit_code=0)
 LABEL = "books-1/here@here@it's a book.ipynb/1"
 KEPT = ("book.ipynb", "book.html", "book-cell4-1.png", "more/other.ipynb")
-LEFT = ("order.json", "runner.log", "nodes/node0/book.ipynb", "processes/worker-0/page.html")
+SENT = "program/page.html"
+LEFT = (SENT, "order.json", "runner.log", "nodes/node0/book.ipynb", "processes/worker-0/page.html")
+
+
+def to(place: Path | str) -> Task:
+    """Return a task that leaves things for people, and was sent one that is no such thing."""
+    return Task(key="t", processes=(), outputs=str(place), files={SENT: "a template"})
 
 
 def needed(*modules: str) -> None:
@@ -48,7 +55,7 @@ WANTED = {f"{LABEL}/{name}": f"this is {name}" for name in KEPT}
 
 def test_notebooks_and_what_is_made_of_them_go_to_a_folder(tmp_path: Path, folder: Path) -> None:
     for _ in range(2):  # A client that is started again may do it again.
-        assert copied_out(str(tmp_path / "it's there"), folder, LABEL, PASSED) == PASSED
+        assert copied_out(to(tmp_path / "it's there"), folder, LABEL, PASSED) == PASSED
         assert files_in(tmp_path / "it's there") == WANTED
 
 
@@ -56,13 +63,13 @@ def test_they_go_to_an_address_that_fsspec_knows(tmp_path: Path, folder: Path) -
     needed("fsspec")
     import fsspec
 
-    assert copied_out("memory://there", folder, LABEL, PASSED) == PASSED
+    assert copied_out(to("memory://there"), folder, LABEL, PASSED) == PASSED
     there = fsspec.filesystem("memory")
     found = {
         name.removeprefix("/there/"): there.cat(name).decode() for name in there.find("/there")
     }
     assert found == WANTED
-    assert copied_out(f"local://{tmp_path}/new", folder, LABEL, PASSED) == PASSED
+    assert copied_out(to(f"local://{tmp_path}/new"), folder, LABEL, PASSED) == PASSED
     assert files_in(tmp_path / "new") == WANTED
 
 
@@ -70,13 +77,13 @@ def test_a_copy_that_fails_is_a_failure_and_a_failure_stays_what_it_was(
     tmp_path: Path, folder: Path
 ) -> None:
     (tmp_path / "taken").write_text("a file is in the way")
-    to = str(tmp_path / "taken")
-    end = copied_out(to, folder, LABEL, PASSED, lambda text: text.replace("books-1", "***"))
+    place = tmp_path / "taken"
+    end = copied_out(to(place), folder, LABEL, PASSED, lambda text: text.replace("books-1", "***"))
     assert end.outcome == "failed"
-    assert end.reason.startswith(f"4 files not copied to {to}/{LABEL}: ")
+    assert end.reason.startswith(f"4 files not copied to {place}/{LABEL}: ")
     assert "taken/***/here" in end.reason, "what is quoted has no secrets"
     crash = AttemptEnd(outcome="crashed", exit_code=139, signal=11, reason="by signal 11")
-    worse = copied_out(to, folder, LABEL, crash)
+    worse = copied_out(to(place), folder, LABEL, crash)
     assert (worse.outcome, worse.exit_code) == ("crashed", 139)
     assert worse.reason.startswith("by signal 11\n4 files not copied")
     assert (folder / "book.ipynb").read_text() == "this is book.ipynb"
@@ -84,7 +91,7 @@ def test_a_copy_that_fails_is_a_failure_and_a_failure_stays_what_it_was(
 
 def test_an_attempt_without_any_is_left_as_it_ended(tmp_path: Path) -> None:
     end = AttemptEnd(outcome="not run", exit_code=1, reason="no such host")
-    assert copied_out("nowhere://at/all", tmp_path / "never made", LABEL, end) == end
+    assert copied_out(to("nowhere://at/all"), tmp_path / "never made", LABEL, end) == end
 
 
 def test_a_place_that_does_not_answer_has_a_limit(
@@ -93,7 +100,7 @@ def test_a_place_that_does_not_answer_has_a_limit(
     release = threading.Event()
     monkeypatch.setattr(verdict, "_COPY_SECONDS", 0.05)
     monkeypatch.setattr(verdict, "_copy", lambda *_: release.wait(60))
-    end = copied_out("nowhere", folder, LABEL, PASSED)
+    end = copied_out(to("nowhere"), folder, LABEL, PASSED)
     release.set()
     assert end.reason.endswith("they could not be copied in 0.05 s")
 
@@ -109,8 +116,8 @@ def test_they_go_to_a_host_with_ssh(
         (tmp_path / "home" / ".ssh").mkdir(parents=True)
         key = (server.config.parent / "user_key").read_text()
         (tmp_path / "home" / ".ssh" / "id_ed25519").write_text(key)
-        to = f"ssh://127.0.0.1:{server.port}{tmp_path}/there"
-        assert copied_out(to, folder, LABEL, PASSED) == PASSED
+        address = f"ssh://127.0.0.1:{server.port}{tmp_path}/there"
+        assert copied_out(to(address), folder, LABEL, PASSED) == PASSED
     assert files_in(tmp_path / "there") == WANTED
 
 
@@ -161,6 +168,6 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
 
 def test_they_go_to_a_bucket(folder: Path, bucket: dict[str, bytes]) -> None:
     needed("fsspec", "s3fs")
-    assert copied_out("s3://results/nightly", folder, "books-1/book/1", PASSED) == PASSED
+    assert copied_out(to("s3://results/nightly"), folder, "books-1/book/1", PASSED) == PASSED
     found = {path.partition("?")[0]: content.decode() for path, content in bucket.items()}
     assert found == {f"/results/nightly/books-1/book/1/{name}": f"this is {name}" for name in KEPT}

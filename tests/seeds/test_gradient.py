@@ -425,6 +425,8 @@ def test_executed_notebooks_come_back_as_pdf_and_the_instance_goes(shop: Shop) -
     assert pdf.read_bytes().startswith(b"%PDF-")
     (executed,) = folder.rglob("run_testing.ipynb")
     assert "of TensorFlow 2.9 in n" in executed.read_text()
+    # Nothing else, such as the program that has run it.
+    assert {path.name.partition(".")[0] for path in folder.rglob("*.*")} == {"run_testing"}
 
 
 @sentence(PAGE, ran="rankwise run runtimes.yaml, with `outputs: blocked`", stand_in=GRADIENT)

@@ -7,18 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rankwise.documents import values
+from rankwise.documents import common, values
 from rankwise.documents.checks import CheckSpec
-from rankwise.documents.common import (
-    Conflict,
-    ImageSource,
-    Model,
-    OutputPlace,
-    Repository,
-    RestartPolicy,
-    TestCode,
-    TestFolder,
-)
+from rankwise.documents.common import Conflict, Model, RestartPolicy, TestCode, TestFolder
 from rankwise.documents.jobs import DocumentModel
 from rankwise.documents.values import number_in
 from rankwise.documents.written import entries_in, given_in, mapping_in
@@ -141,9 +132,9 @@ class Suite(DocumentModel):
     """The tests, in their order."""
     folder: TestFolder = "."
     code: TestCode = ""
-    repository: Repository | None = None
+    repository: common.Repository | None = None
     """A repository instead, of which each test gets a clone to work in."""
-    outputs: OutputPlace | None = None
+    outputs: common.OutputPlace | None = None
     """Where notebooks and pages are copied to that tests leave in $RANKWISE_FOLDER."""
     compute: values.Target = Field(default="", examples=["local", "gpu-cluster"])
     """Name of a compute in rankwise.toml; `local` is this machine. None given: that of `[defaults]`
@@ -153,7 +144,7 @@ class Suite(DocumentModel):
     """Name of what tests run in, which rankwise.toml maps to a Python, a virtual environment or a
     container; none given: the Python of rankwise.
     """
-    image: ImageSource | None = Field(default=None, examples=[{"build": "Dockerfile"}])
+    image: common.ImageSource | None = Field(default=None, examples=[{"build": "Dockerfile"}])
     """A container image instead, or what it is built from."""
     environment_variables: values.Variables = Field(default={}, examples=[{"OMP_NUM_THREADS": 1}])
     """For all tests."""

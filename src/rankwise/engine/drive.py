@@ -436,7 +436,7 @@ class Drive:
             from rankwise.engine.verdict import copied_out
 
             redact = self._redact_for(task)
-            end = copied_out(task.outputs, folder, running.attempt.label, end, redact)
+            end = copied_out(task, folder, running.attempt.label, end, redact)
         if task.reuse is not None and end.outcome == State.PASSED:
             try:
                 self._earlier.note_outputs(task.reuse, folder)

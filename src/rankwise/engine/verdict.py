@@ -82,7 +82,7 @@ _COPY_SECONDS = 600.0
 
 
 def copied_out(
-    to: str, folder: Path, label: str, end: AttemptEnd, redact: Callable[[str], str] = str
+    task: Task, folder: Path, label: str, end: AttemptEnd, redact: Callable[[str], str] = str
 ) -> AttemptEnd:
     """Copy what an attempt has left for people to a folder of its own at another place.
 
@@ -92,12 +92,13 @@ def copied_out(
     # Not in copies of code, and in logs.
     own = (one for one in places if one.name not in ("nodes", PROCESSES))
     found = (file for one in own for file in (one, *one.rglob("*")))
-    files = [file for file in found if file.suffix in _FOR_PEOPLE and file.is_file()]
+    made = (file for file in found if str(file.relative_to(folder)) not in task.files)
+    files = [file for file in made if file.suffix in _FOR_PEOPLE and file.is_file()]
     faults = [f"they could not be copied in {_COPY_SECONDS:g} s"]
 
     def copy() -> None:
         try:
-            _copy(files, folder, to, label)
+            _copy(files, folder, task.outputs, label)
             faults.clear()
         # Whatever the package for that kind of place raises: it is its reason.
         except Exception as error:
@@ -111,7 +112,7 @@ def copied_out(
     thread.join(_COPY_SECONDS)
     if not (why := "".join(faults)):
         return end
-    reason = f"{counted(len(files), 'file')} not copied to {to}/{label}: {redact(why)}"
+    reason = f"{counted(len(files), 'file')} not copied to {task.outputs}/{label}: {redact(why)}"
     outcome = State.FAILED if end.outcome == State.PASSED else end.outcome
     return replace(end, outcome=outcome, reason="\n".join(filter(None, [end.reason, reason])))
 

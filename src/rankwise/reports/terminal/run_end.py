@@ -247,6 +247,7 @@ def _show_provided(store: Store, run: RunRow, console: Console) -> None:
         # Late: most runs make no instances.
         from rankwise.reports.model import provided_in
 
+        console.print()
         for name, value in provided_in(store, run.id):
             console.print(f"  {clean(name)}: {value}", markup=False)
 
