@@ -431,18 +431,15 @@ def claim_of(task: Task, most: Resources) -> Resources:
     return dataclasses.replace(task.resources, cores=cores)
 
 
-def with_texts(
-    task: Task,
-    change: Callable[[str], str],
-    change_line: Callable[[str], str] | None = None,
-    **more: Any,
-) -> Task:
+_Change = Callable[[str], str]
+
+
+def with_texts(task: Task, change: _Change, of_line: _Change | None = None, **more: Any) -> Task:
     """Return a task with another text wherever it has one: commands, variables and files.
 
-    `change_line` is for lines that a shell reads. `more` are other fields to change; a copy of its
-    own would take as long again.
+    `of_line` is for lines that a shell reads. `more` are other fields to change; a copy of its own
+    would take as long again.
     """
-    of_line = change_line or change
 
     def changed(values: Mapping[str, str]) -> dict[str, str]:
         return {name: change(value) for name, value in values.items()}
@@ -450,7 +447,7 @@ def with_texts(
     processes = []
     for process in task.processes:
         old = process.command
-        command = of_line(old) if isinstance(old, str) else tuple(map(change, old))
+        command = (of_line or change)(old) if isinstance(old, str) else tuple(map(change, old))
         environment = changed(process.environment)
         processes.append(dataclasses.replace(process, command=command, environment=environment))
     return dataclasses.replace(
@@ -473,6 +470,7 @@ OWN_VARIABLES = (
 
 def filled_in(task: Task, value_of: Callable[[str], str], **more: Any) -> Task:
     """Return a task in which marks have their values; `value_of` may return a mark again."""
+
     return with_texts(task, lambda text: fill_in(text, value_of), **more)
 
 

@@ -330,7 +330,6 @@ LEAST = "type: command\ncommand: x\n"
         ("environment: [x]", "3:14: `environment` must be a mapping of `name: value` lines, not a list"),
         ("environment: {images: x}", "3:15: unknown field `images`: did you mean `image`?"),
         ("environment: {image: x, build: {path: y}}", "3:15: an environment has `build` or `image`, not both"),
-        ("environment: {conda_file: [numpy]}", "3:15: `conda_file` must be a path, or a mapping"),
         ("inputs: {a: [1]}", "3:13: `inputs.a` must be a mapping of `name: value` lines, not a list"),
     ],
 )  # fmt: skip

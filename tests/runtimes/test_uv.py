@@ -42,6 +42,42 @@ def choice(*requirements: str, python: str = "") -> RuntimeChoice:
     return RuntimeChoice(name="test:1", kind="uv", requirements=requirements, python=python)
 
 
+CONDA = """\
+#!/bin/sh -e
+echo "$0 $*" >> "$CALLS"
+while [ "$1" != --prefix ]; do shift; done
+[ -z "$FAILS" ] || { echo "no channel answers" >&2; exit 3; }
+mkdir -p "$2/bin"
+cp "$4" "$2/environment"
+"""
+
+
+@pytest.mark.parametrize("tool", ["micromamba", "conda"])
+def test_conda_makes_an_environment_once(
+    tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, calls = tmp_path / "it's bin" / tool, tmp_path / "calls"
+    program.parent.mkdir()
+    program.write_text(CONDA)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("CALLS", str(calls))
+    text = json.dumps({"dependencies": ["r-base"]})
+    chosen = RuntimeChoice(name="r", kind="conda", engine=tool, requirements=(text,))
+    monkeypatch.setenv("FAILS", "1")
+    with pytest.raises(ComputeFailure, match=r'runtime "r" [\s\S]*no channel answers'):
+        prepare(chosen, lambda _: None)
+    monkeypatch.setenv("FAILS", "")
+    ready = [prepare(chosen, lambda _: None) for _ in range(2)]
+    folder = Path(ready[0].path[0]).parent
+    assert ready[0] == ready[1]
+    assert (folder / "environment").read_text() == text
+    told = calls.read_text().splitlines()
+    how = "create --yes" if tool == "micromamba" else "env create"
+    listed = folder.parent / "environment.yml"
+    assert told == [f"{program} {how} --quiet --prefix {folder} --file {listed}"] * 2
+
+
 def run_in(runtime: PreparedRuntime, *command: str) -> str:
     path = os.pathsep.join([*runtime.path, os.environ["PATH"]])
     return subprocess.run(

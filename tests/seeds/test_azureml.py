@@ -327,9 +327,17 @@ inputs:
 outputs:
   far: {type: uri_folder, path: azureml://datastores/blob/paths/x}
   near: {path: ./kept}
-environment: {build: {path: docker-context}}
 """
 )
+CONDA_JOB = """\
+type: command
+command: |
+  pip install pluggy==1.5.0
+  python -c "import iniconfig, pluggy, sys; print(sys.prefix, pluggy.__file__)"
+environment:
+  image: mcr.microsoft.com/azureml/openmpi4.1.0-ubuntu22.04
+  conda_file: {name: few, dependencies: [pip, numpy=1.26, {pip: [iniconfig==2.0.0]}]}
+"""
 COMPONENT = (
     SCHEMA.format("commandComponent")
     + """\
@@ -389,7 +397,6 @@ def test_a_command_job_of_today_runs_as_it_is(shop: Shop) -> None:
         server.shutdown()
         thread.join()
     assert said.exit_code == 0, said
-    assert "the image of docker-context is not built: using the current Python" in flat(said)
     assert "azureml://datastores/blob/paths/x is in Azure; it goes to the folder of" in flat(said)
     assert "rows: 2" in said.output, said
     assert (shop.folder / "kept" / "it.csv").read_text() == "1,2\n3,4\n"
@@ -397,6 +404,25 @@ def test_a_command_job_of_today_runs_as_it_is(shop: Shop) -> None:
     again = shop.rankwise("run", "command.yml")
     assert again.exit_code == 0, again
     assert "Copy-a-table-2 passed" in flat(shop.rankwise("list"))
+
+
+@pytest.mark.usefixtures("package_index")
+@sentence(PAGE, ran="rankwise run conda.yml", said="A conda file of v2 says what a job runs in.")
+def test_a_conda_file_becomes_an_environment(shop: Shop) -> None:
+    """uv makes it of the packages of pip; what the command installs is not put into it."""
+    shop.variables["XDG_CACHE_HOME"] = str(shop.folder / "cache")
+    # Where conda is installed, it would make the environment.
+    path = [one for one in os.environ["PATH"].split(os.pathsep) if "conda" not in one]
+    shop.write("conda.yml", CONDA_JOB)
+    said = shop.rankwise("run", "conda.yml", variables={"PATH": os.pathsep.join(path)})
+    assert said.exit_code == 0, said
+    assert "its pip packages without numpy=1.26 and the image mcr." in flat(said)
+    [where] = re.findall(r"\| /.*/content (/.*/pluggy/__init__.py)", said.output)
+    assert "/packages/node0-" in where
+    runtimes = shop.folder / "cache" / "rankwise" / "runtimes"
+    installed = {one.name for one in runtimes.glob("*/content/lib/*/site-packages/*")}
+    assert installed >= {"iniconfig", "pip"}
+    assert "pluggy" not in installed
 
 
 @sentence(PAGE, ran="rankwise run pipeline.yml", said="A pipeline job of v2 runs as it is.")

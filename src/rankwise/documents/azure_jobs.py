@@ -10,8 +10,12 @@ from pydantic import BeforeValidator, ConfigDict, Field
 from rankwise.documents import values
 from rankwise.documents.common import ComputeRef, Conflict, Input, JobOutputs, Model
 from rankwise.documents.jobs import CommandJob, DocumentModel
+from rankwise.documents.values import wrong
 from rankwise.documents.written import mapping_in
 from rankwise.wording import code
+
+_AZURES = "in a pipeline, jobs other than `command` are for Azure ML alone"
+_DRAWN = "nothing is drawn at random here; write the values to try as a `choice`"
 
 
 class ComponentInput(Input):
@@ -60,42 +64,34 @@ class ChoiceOfValues(Model):
     values: tuple[values.Written, ...]
 
 
-def _kind_in(given: Any, known: str) -> str:
-    """Return the kind of a part that only Azure ML can run; empty: it is of the known kind."""
-    kind = str(mapping_in(given).get("type") or known)
-    return "" if kind == known else kind
+def _only(known: str, why: str) -> BeforeValidator:
+    """Return a validator that refuses a part of another kind, without a look at its fields."""
 
+    def check(given: Any) -> Any:
+        if (kind := mapping_in(given).get("type") or known) != known:
+            raise wrong(f"cannot be {code(str(kind))}: {why}")
+        return given
 
-def _ours(known: str) -> BeforeValidator:
-    # The error of such a part is that of its kind, not of its fields.
-    return BeforeValidator(lambda given: None if _kind_in(given, known) else given)
+    return BeforeValidator(check)
 
 
 class AzureJob(DocumentModel):
-    """What pipeline jobs and sweep jobs have in common."""
+    """What pipeline jobs and sweep jobs have in common; Azure ML has more of it."""
+
+    model_config = ConfigDict(extra="allow")
 
     display_name: str = ""
     compute: ComputeRef = Field(default_factory=ComputeRef)
     inputs: dict[values.Variable, Input] = Field(default={})
     outputs: JobOutputs = Field(default={})
-    identity: Any = None
-    services: Any = None
-    queue_settings: Any = None
 
 
 class PipelineJob(AzureJob):
     """Command jobs, some of which read what others have written."""
 
     type: Literal["pipeline"]
-    jobs: dict[values.Name, Annotated[PipelineNode | None, _ours("command")]]
+    jobs: dict[values.Name, Annotated[PipelineNode, _only("command", _AZURES)]]
     settings: Any = None
-
-    @classmethod
-    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        for name, job in mapping_in(contents, "jobs").items():
-            if kind := _kind_in(job, "command"):
-                why = f"{code(kind)} is for Azure ML alone: in a pipeline, rankwise runs `command`"
-                yield Conflict(("jobs", name, "type"), why)
 
 
 class SweepLimits(Model):
@@ -112,16 +108,6 @@ class SweepJob(AzureJob):
 
     type: Literal["sweep"]
     trial: PipelineNode
-    search_space: dict[values.Variable, Annotated[ChoiceOfValues | None, _ours("choice")]]
+    search_space: dict[values.Variable, Annotated[ChoiceOfValues, _only("choice", _DRAWN)]]
     sampling_algorithm: Any = "random"
     limits: SweepLimits = Field(default_factory=SweepLimits)
-    objective: Any = None
-    early_termination: Any = None
-    resources: Any = None
-
-    @classmethod
-    def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        for name, space in mapping_in(contents, "search_space").items():
-            if kind := _kind_in(space, "choice"):
-                why = f"{code(kind)} draws values at random: write those to try as a `choice`"
-                yield Conflict(("search_space", name, "type"), why)

@@ -306,7 +306,7 @@ class JobLimits(Model):
     """Longest run time: seconds, or with units; none given: no limit."""
 
 
-class ImageSource(Model):
+class BuildFolder(Model):
     """The folder from which an image is built."""
 
     path: values.Text = Field(examples=["docker-context"])
@@ -324,23 +324,17 @@ class JobEnvironment(Model):
     """Its name, which rankwise.toml maps to a Python, a virtual environment or a container."""
     image: values.Text = Field(default="", examples=["library/python:3.12"])
     """An image, used where a container engine is installed."""
-    conda_file: Annotated[Any, Field(examples=["conda.yaml"])] = None
+    conda_file: values.Text | dict[str, Any] | None = Field(default=None, examples=["conda.yaml"])
     """A conda file, or what stands in it: conda or micromamba makes the environment where it is
     installed, else uv makes one of the packages of pip.
     """
-    build: ImageSource | None = None
+    build: BuildFolder | None = None
     """The folder from which its image is built."""
     version: Annotated[Any, _foreign("Its version.")] = None
     description: Annotated[Any, _foreign("A note for people.")] = None
-    tags: Annotated[Any, _foreign("Notes.")] = None
-    os_type: Annotated[Any, _foreign("The operating system.")] = None
-    inference_config: Annotated[Any, _foreign("How a model is served.")] = None
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
-        said = contents.get("conda_file")
-        if said is not None and not isinstance(said, Mapping | str):
-            yield Conflict(("conda_file",), "`conda_file` must be a path, or a mapping")
         if contents.get("build") is not None:
             for name in given_in(contents, ("image", "conda_file")):
                 yield Conflict((name,), f"an environment has `build` or `{name}`, not both")

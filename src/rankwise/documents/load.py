@@ -50,9 +50,6 @@ _TYPE_OF_SCHEMA = {
     "pipelineJob.schema.json": "pipeline",
     "sweepJob.schema.json": "sweep",
 }
-_AZURES_OWN = ("automl", "finetuning", "import", "parallel", "spark")
-# What tells such a document from one of ours whose type is misspelt.
-_TELLING = {"pipeline": "jobs", "sweep": "trial"}
 
 STARTERS = Path(__file__).parent / "starters"
 """The folder of documents to start from, one of each type."""
@@ -185,18 +182,16 @@ def parse(reading: DocumentSource) -> DocumentModel:
 def _refuse_azures_own(contents: LocatedMapping, name: str) -> None:
     """Raise InputError for a document of Azure ML of which there is no counterpart."""
     folder, _, schema = str(contents.get("$schema")).rpartition("/")
-    is_unknown = "azuremlschemas." in folder and schema not in _TYPE_OF_SCHEMA
-    kind = schema.removesuffix(".schema.json") if is_unknown else contents.get("type")
-    if is_unknown or kind in _AZURES_OWN:
+    if "azureml" in folder and schema not in _TYPE_OF_SCHEMA:
         here = "rankwise runs command, pipeline and sweep jobs, and command components"
-        at = contents.values_at["$schema" if is_unknown else "type"]
-        message = f"{code(str(kind))} is for Azure ML alone: {here}"
-        raise written.as_error(name, [Problem(at, message)])
+        message = f"{code(schema.partition('.')[0])} is for Azure ML alone: {here}"
+        raise written.as_error(name, [Problem(contents.values_at["$schema"], message)])
 
 
 def _is_type(name: str, contents: LocatedMapping) -> bool:
-    is_azure = "$schema" in contents or _TELLING.get(name, "type") in contents
-    return name in TYPES or (name in AZURE_TYPES and is_azure)
+    # `stages` and `parameters` are of ours, whose type is misspelt.
+    is_azure = name in AZURE_TYPES and not contents.keys() & {"stages", "parameters"}
+    return name in TYPES or is_azure
 
 
 def _find_type(contents: LocatedMapping) -> Iterator[Problem]:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from rankwise.documents.site_models import CURRENT
@@ -58,12 +59,8 @@ class EarlierTasks:
         """
         if left := self._merged(task.inherits):
             task, runtime = _with_inherited(task, runtime, left)
-        filled = with_texts(
-            task,
-            lambda text: fill_in(text, self._value),
-            lambda line: fill_in_line(line, self._value),
-        )
-        return filled, runtime
+        ways = (partial(way, value_of=self._value) for way in (fill_in, fill_in_line))
+        return with_texts(task, *ways), runtime
 
     def _value(self, mark: str) -> str:
         kind, _, name = mark.partition(":")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rankwise.errors import InputError
 from rankwise.launch.rewriting import PreparedLine
-from rankwise.plan import Process, Resources, Restart, RuntimeChoice, Task
+from rankwise.plan import Process, Resources, Restart, RuntimeChoice, Task, fill_in_line, later
 from rankwise.wording import counted, hint
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class JobRequest:
     process_count_per_instance: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    """The paths of `inputs.NAME` and `outputs.NAME`, which commands have as one word."""
     secrets: tuple[str, ...] = ()
     timeout: float | None = None
     restart: Restart = Restart()
@@ -334,6 +336,7 @@ def with_inputs(request: JobRequest) -> JobRequest:
     Raises InputError, with a line for each reference to something that is no input.
     """
     known = {f"inputs.{name}": value for name, value in request.inputs.items()}
+    known |= request.places
     available = ", ".join(f"`{name}`" for name in known)
     problems: list[str] = []
 
@@ -345,10 +348,13 @@ def with_inputs(request: JobRequest) -> JobRequest:
                 problems.append(f"{request.name}: {where}: `{found[0]}` is unknown: {remedy}")
         return _REFERENCE.sub(lambda found: known.get(found[1], ""), text)
 
-    roles = tuple(
-        replace(role, command=fill(role.command, f"the command of {role.name}"))
-        for role in request.roles
-    )
+    def line(role: RoleRequest) -> str:
+        marks = {name: later(name) for name in request.places}
+        marked = _REFERENCE.sub(lambda found: marks.get(found[1], found[0]), role.command)
+        filled = fill(marked, f"the command of {role.name}")
+        return fill_in_line(filled, lambda mark: request.places.get(mark) or later(mark))
+
+    roles = tuple(replace(role, command=line(role)) for role in request.roles)
     environment = {
         name: fill(value, f"the variable {name}") for name, value in request.environment.items()
     }

@@ -8,26 +8,26 @@ import itertools
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from rankwise.documents.azure_jobs import Component, PipelineJob, PipelineNode, SweepJob
-from rankwise.documents.common import Input, JobOutput, references_in
+from rankwise.documents.common import ImageSource, Input, JobOutput, references_in
 from rankwise.documents.jobs import CommandJob, JobEnvironment, JobModel
 from rankwise.documents.load import Document, load
 from rankwise.documents.pipeline import in_order
-from rankwise.documents.site import Site
+from rankwise.documents.site import Site, with_image
 from rankwise.documents.site_models import ELSEWHERE, LOCAL
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import Faults, expanded, mapping_in, plain_data
+from rankwise.documents.written import expanded, mapping_in, plain_data
 from rankwise.documents.yaml_reader import read_document
 from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest
 from rankwise.node.equipment import ENGINES
-from rankwise.plan import Process, RuntimeChoice, Task, fill_in, fill_in_line, later
+from rankwise.plan import Process, RuntimeChoice, Task, later
 from rankwise.planning.jobs import PIP, plan_job
 from rankwise.planning.planner import Planned, PlanOptions, together
 from rankwise.planning.stage_commands import program
@@ -63,51 +63,38 @@ class Surroundings:
     folders: list[str] = field(default_factory=list)
     mounts: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def arrange(self) -> JobRequest:
         """Return the request with what is here in place of what the document names."""
         model, request = self.document.model, self.request
         assert isinstance(model, JobModel)
-        given = {name: one for name, one in model.inputs.items() if one.path}
-        places = {f"inputs.{n}": self._input(f"inputs.{n}", one) for n, one in given.items()}
-        changes: dict[str, Any] = {}
+        given = model.inputs.items()
+        places = {f"inputs.{n}": self._input(f"inputs.{n}", one) for n, one in given if one.path}
+        runtimes = [role.runtime for role in request.roles]
         if isinstance(model, CommandJob):
-            runtime = self._runtime(model.environment, request.roles[0].runtime)
-            changes = {"command": model.command, "runtime": runtime}
+            runtimes = [self._runtime(model.environment, runtimes[0])] * len(runtimes)
             places |= {f"outputs.{n}": self._output(n, one) for n, one in model.outputs.items()}
             if any(map(_OUTPUTS.search, [model.command, *request.inputs.values()])):
                 nodes = range(request.instance_count or 1)
                 self.folders += [f"{later(f'folder:{node}')}/outputs" for node in nodes]
-
-        def marked(text: str) -> str:
-            return _REFERENCE.sub(lambda r: later(r[1]) if r[1] in places else r[0], text)
-
-        def place(mark: str) -> str:
-            return places.get(mark) or later(mark)
-
         roles = []
-        for role in request.roles:
-            changed = dataclasses.replace(role, **changes)
-            line = self._with_packages(changed.command, changed.runtime)
-            roles.append(dataclasses.replace(changed, command=fill_in_line(marked(line), place)))
-        said = request.environment.items()
-        environment = {name: fill_in(marked(value), place) for name, value in said}
-        return dataclasses.replace(request, environment=environment, roles=tuple(roles))
+        for role, runtime in zip(request.roles, runtimes, strict=True):
+            line = self._with_packages(role.command, runtime)
+            roles.append(dataclasses.replace(role, command=line, runtime=runtime))
+        return dataclasses.replace(request, roles=tuple(roles), places=places)
 
     def tasks(self, task: Task) -> list[Task]:
         """Return the tasks of the job: those that fetch something, and the one that is planned."""
-        if self.missing:
-            return [dataclasses.replace(task, skip="; ".join(self.missing))]
+        fetches = [] if self.missing else self.fetches
         own = dataclasses.replace(
             task,
             folders=tuple(self.folders),
             mounts=tuple(dict.fromkeys(self.mounts)),
-            needs=tuple(fetch.key for fetch in self.fetches),
-            notes=(*task.notes, *self.notes),
+            needs=tuple(fetch.key for fetch in fetches),
+            skip="; ".join(self.missing),
         )
-        return [*self.fetches, own]
+        return [*fetches, own]
 
     def _input(self, label: str, given: Input) -> str:
         choice, path = self.site.compute(self.request.compute), given.path
@@ -136,7 +123,7 @@ class Surroundings:
         line = program("fetch", url=given.path, into=str(into), name=name)
         process, key = Process(name="fetch", role="fetch", command=line), f"fetch-{name}-{digest}"
         self.fetches.append(Task(key=key[-100:], processes=(process,), folder=self.request.folder))
-        self.notes.append(f"{label}: {given.path} is fetched once, and kept in {into}")
+        self.notices.append(f"{label}: {given.path} is fetched once, and kept in {into}")
         self.mounts.append(str(into))
         return str(into / "content" / ("" if given.type == "uri_folder" else name))
 
@@ -145,7 +132,7 @@ class Surroundings:
         if is_here := bool(given.path) and not _NO_PATH.match(given.path):
             place = _at(self.document, given.path)
         elif given.path:
-            self.notes.append(
+            self.notices.append(
                 f"outputs.{name}: {given.path} is in Azure; it goes to {_OWN_FOLDER}{name}"
             )
         folder = place.rpartition("/")[0] if given.type == "uri_file" else place
@@ -159,7 +146,7 @@ class Surroundings:
             return command
         whose = "that of rankwise" if runtime.kind == "current" else runtime.name
         where = f"goes to the folder of the attempt, not into the environment, {whose}"
-        self.notes.append(f"pip: what the command installs {where}")
+        self.notices.append(f"pip: what the command installs {where}")
         return _PACKAGES + command
 
     def _runtime(self, said: JobEnvironment, named: RuntimeChoice) -> RuntimeChoice:
@@ -171,32 +158,33 @@ class Surroundings:
         # The site file decides, as of all names in documents.
         if self.site.has("runtime", label):
             return self.site.runtime(label)
-        backend = self.site.compute(self.request.compute).backend
-        if said.conda_file is not None:
-            return self._conda(said, label, backend)
-        if said.image and (backend != LOCAL or any(map(shutil.which, ENGINES))):
-            return RuntimeChoice(name=label, kind="container", image=said.image)
-        why = f"the image of {built} is not built"
-        if said.image:
-            why = f"there is no container engine ({listed(ENGINES)}) for {said.image}"
+        runtime, why = self._made(said, label)
         remedy = f'to change that, add [runtime."{label}"] to rankwise.toml'
-        self.notices.append(f"environment {label}: {why}: using the current Python; {remedy}")
-        return self.site.runtime()
+        self.notices += [f"environment {label}: {why}; {remedy}"] if why else []
+        return runtime
 
-    def _conda(self, said: JobEnvironment, label: str, backend: str) -> RuntimeChoice:
-        data = said.conda_file
-        if isinstance(data, str):
-            data = read_document(Path(_at(self.document, data))).contents
-        image = f"; the image {said.image} is not used" if said.image else ""
-        tool = next(filter(shutil.which, CONDA_TOOLS), "") if backend not in ELSEWHERE else ""
-        if tool:
-            self.notices.append(f"environment {label}: {tool} makes it{image}")
-            text = json.dumps(plain_data(data), sort_keys=True)
-            return RuntimeChoice(name=label, kind="conda", engine=tool, requirements=(text,))
-        python, packages, others = _of_pip(data)
-        left = f" without {listed(others)}, which conda would add" if others else ""
-        self.notices.append(f"environment {label}: uv makes it of its pip packages{left}{image}")
-        return RuntimeChoice(name=label, kind="uv", python=python, requirements=packages)
+    def _made(self, said: JobEnvironment, label: str) -> tuple[RuntimeChoice, str]:
+        """Return what an environment becomes here, and what is different; empty: nothing."""
+        backend = self.site.compute(self.request.compute).backend
+        if (data := said.conda_file) is not None:
+            if isinstance(data, str):
+                data = read_document(Path(_at(self.document, data))).contents
+            left = [f"the image {said.image}"] if said.image else []
+            tool = next(filter(shutil.which, CONDA_TOOLS), "") if backend not in ELSEWHERE else ""
+            if tool:
+                text = json.dumps(plain_data(data), sort_keys=True)
+                made = RuntimeChoice(name=label, kind="conda", engine=tool, requirements=(text,))
+                return made, f"{tool} makes it{' without '.join(['', *left])}"
+            python, packages, others = _of_pip(data.get("dependencies") or ())
+            made = RuntimeChoice(name=label, kind="uv", python=python, requirements=packages)
+            without = f" without {listed([*others, *left])}" if others or left else ""
+            return made, f"uv makes it of its pip packages{without}"
+        if backend == LOCAL and not any(map(shutil.which, ENGINES)):
+            return self.site.runtime(), "there is no container engine: using the current Python"
+        if (build := said.build) is None:
+            return RuntimeChoice(name=label, kind="container", image=said.image), ""
+        source = ImageSource(build=f"{build.path}/{build.dockerfile_path}", context=build.path)
+        return with_image(source.choice(label, self.document.path.absolute().parent)), ""
 
 
 def _at(document: Document, path: str) -> str:
@@ -206,19 +194,16 @@ def _at(document: Document, path: str) -> str:
     return str(document.path.absolute().parent / expanded(path))
 
 
-def _of_pip(data: Mapping[str, Any]) -> tuple[str, tuple[str, ...], list[str]]:
+_PYTHON = re.compile(r"python\s*={1,2}\s*(\d+(?:\.\d+)*)(?:\.\*)?")
+
+
+def _of_pip(entries: Sequence[Any]) -> tuple[str, tuple[str, ...], list[str]]:
     """Return the Python and the packages of pip in a conda file, and all else in it."""
-    python, packages, others = "", list[str](), list[str]()
-    for entry in data.get("dependencies") or ():
-        if isinstance(entry, Mapping):
-            packages += map(str, entry.get("pip") or ())
-        elif found := re.fullmatch(r"python\s*={1,2}\s*(\d+(?:\.\d+)*)(?:\.\*)?", str(entry)):
-            python = found[1]
-        elif re.match(r"pip\b", str(entry)):
-            packages.insert(0, "pip")
-        else:
-            others.append(str(entry))
-    return python, tuple(packages), others
+    names = [str(one) for one in entries if not isinstance(one, Mapping)]
+    packages = [str(one) for part in entries if isinstance(part, Mapping) for one in part["pip"]]
+    python = next((found[1] for one in names if (found := _PYTHON.fullmatch(one))), "")
+    others = [one for one in names if not re.match(r"pip\b", one) and not _PYTHON.fullmatch(one)]
+    return python, ("pip", *packages), others
 
 
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
@@ -227,9 +212,13 @@ _OWN = {"code", "distribution", "environment", "limits", "resources"}
 
 
 def _plan_node(
-    document: Document, node: PipelineNode | None, given: Mapping[str, Any], options: PlanOptions
+    document: Document,
+    node: PipelineNode | None,
+    given: Mapping[str, Any],
+    options: PlanOptions,
+    **more: Any,
 ) -> Planned:
-    """Plan a job with the inputs and other fields that it is given.
+    """Plan a job with the inputs and other fields that it is given; `more` is of its task.
 
     Its command is its own, or that of the component in the document. No node: that by itself.
     """
@@ -245,24 +234,25 @@ def _plan_node(
                 missing += [name] if one.default is None else []
                 inputs[name] = Input(value=one.default or f"<{name}>")
 
-    def kept(found: re.Match[str]) -> str:
-        names = [name.removeprefix("inputs.") for name in references_in(found[1])]
-        return found[1] if inputs.keys() >= {*names} else ""
-
-    own: dict[str, Any] = {"command": model.command, "outputs": {}, **given, "inputs": inputs}
-    own["command"] = _OPTIONAL.sub(kept, own["command"])
-    own["outputs"] = {**model.outputs, **own["outputs"]}
+    own: dict[str, Any] = {"command": model.command, **given, "inputs": inputs}
+    there = {f"inputs.{name}" for name in inputs}
+    own["command"] = _OPTIONAL.sub(
+        lambda found: found[1] * (there >= {*references_in(found[1])}), own["command"]
+    )
+    own["outputs"] = {**model.outputs, **given.get("outputs", {})}
     if node is not None:
         own |= {name: getattr(node, name) for name in node.model_fields_set & _OWN}
         variables = {**model.environment_variables, **node.environment_variables}
-        own |= {"environment_variables": variables}
+        own["environment_variables"] = variables
     job = dataclasses.replace(document, model=model.model_copy(update=own))
     planned = plan_job(job, options)
-    if not missing:
-        return planned
-    why = f"no value for the inputs {listed(missing)}: a pipeline job gives them, or `default`"
-    task = dataclasses.replace(planned.tasks[-1], needs=(), skip=why)
-    return dataclasses.replace(planned, tasks=[task])
+    *fetches, task = planned.tasks
+    more["needs"] = (*task.needs, *more.get("needs", ()))
+    if missing:
+        why = f"no value for the inputs {listed(missing)}: a pipeline job gives them, or `default`"
+        fetches, more = [], {"skip": why, "needs": ()}
+    tasks = [*fetches, dataclasses.replace(task, **more)]
+    return dataclasses.replace(planned, tasks=tasks)
 
 
 def plan_component(document: Document, options: PlanOptions) -> Planned:
@@ -274,33 +264,29 @@ def _definition(document: Document, node: PipelineNode) -> Document:
     """Return the document that says what a job runs: that of its component, or the pipeline's."""
     if not node.component:
         return document
-    place = document.place(("component", "trial"), node.component)
     path = node.component.removeprefix("file:")
-    if _NO_PATH.match(path):
-        raise InputError(f"{place}: only Azure ML knows the component {path}: name its file")
     try:
+        if _NO_PATH.match(path):
+            raise InputError("only Azure ML knows it: name a file")
         return load(Path(_at(document, path)), kind="component")
     except InputError as error:
-        raise InputError(f"{place}: the component is wrong:\n{error}") from error
+        place = document.place(("component", "trial"), node.component)
+        raise InputError(f"{place}: the component {path} is wrong:\n{error}") from error
 
 
 def _outputs_of(
-    document: Document, name: str, node: PipelineNode, definition: Document
+    document: Document, name: str, node: PipelineNode, component: object
 ) -> dict[str, JobOutput]:
     """Return the outputs of a job of a pipeline, each with its place."""
-    pipeline, component = document.model, definition.model
-    assert isinstance(pipeline, PipelineJob)
     found = dict(component.outputs) if isinstance(component, Component) else {}
-    for output, said in node.outputs.items():
-        bound = _REFERENCE.fullmatch(said.path)
-        whose = bound[1].removeprefix("parent.outputs.") if bound else ""
-        path = pipeline.outputs.get(whose, JobOutput()).path if bound else said.path
-        kind = said.type or found.get(output, said).type
-        found[output] = said.model_copy(update={"type": kind, "path": path})
-    for output, one in found.items():
-        path = one.path if not _NO_PATH.match(one.path) else ""
-        place = _at(document, path) or f"{later(f'artifacts:{name}')}/{output}"
-        found[output] = one.model_copy(update={"path": place})
+    for output, one in {**found, **node.outputs}.items():
+        kind, path = one.type or found.get(output, one).type, one.path
+        if bound := _REFERENCE.fullmatch(path):
+            whose = bound[1].removeprefix("parent.outputs.")
+            path = getattr(document.model, "outputs", {}).get(whose, JobOutput()).path
+        if not path or _NO_PATH.match(path):
+            path = f"{later(f'artifacts:{name}')}/{output}"
+        found[output] = one.model_copy(update={"type": kind, "path": _at(document, path)})
     return found
 
 
@@ -312,12 +298,12 @@ def _bound(
     for name, given in node.inputs.items():
         found = _REFERENCE.fullmatch(given.text.strip())
         reference = found[1] if found else ""
-        if reference in known:
-            needs += [reference.split(".")[2]] if reference.startswith("parent.jobs.") else []
-        elif "parent." in "".join(references_in(given.text)):
+        if reference not in known and "parent." in "".join(references_in(given.text)):
             place = document.place({"path", name}, given.text)
             remedy = hint(reference, known, f"there is {listed([*known]) or 'nothing'}")
             raise InputError(f"{place}: {code(given.text)} is unknown; {remedy}")
+        if reference.startswith("parent.jobs."):
+            needs.append(reference.split(".")[2])
         one = known.get(reference, given)
         inputs[name] = one.model_copy(update={"path": _at(document, one.path)})
     return inputs, needs
@@ -325,81 +311,60 @@ def _bound(
 
 def plan_pipeline_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a pipeline job: a task for each of its jobs, after those whose outputs it reads."""
-    model, faults = document.model, Faults()
+    model = document.model
     assert isinstance(model, PipelineJob)
-    nodes = {name: node for name, node in model.jobs.items() if node is not None}
-    definitions, given, needs = dict[str, Document](), dict[str, Any](), dict[str, list[str]]()
-    for name, node in nodes.items():
-        with faults.collected():
-            definitions[name] = _definition(document, node)
-    faults.raise_all()
-    outputs = {n: _outputs_of(document, n, node, definitions[n]) for n, node in nodes.items()}
+    definitions = {name: _definition(document, node) for name, node in model.jobs.items()}
     known = {f"parent.inputs.{name}": one for name, one in model.inputs.items()}
-    for name, made in outputs.items():
-        for output, one in made.items():
+    outputs = {}
+    for name, node in model.jobs.items():
+        outputs[name] = _outputs_of(document, name, node, definitions[name].model)
+        for output, one in outputs[name].items():
             known[f"parent.jobs.{name}.outputs.{output}"] = Input(path=one.path)
-    compute = str(mapping_in(model.settings).get("default_compute", "")).removeprefix("azureml:")
-    for name, node in nodes.items():
-        with faults.collected():
-            inputs, needs[name] = _bound(document, node, known)
-            target = node.compute.target or compute or model.compute.target
-            where = node.compute.model_copy(update={"target": target})
-            own = {"name": name, "inputs": inputs, "outputs": outputs[name], "compute": where}
-            given[name] = own
-    faults.raise_all()
-    order, parts = in_order(needs), []
-    if circle := [name for name in nodes if name not in order]:
+    bound = {name: _bound(document, node, known) for name, node in model.jobs.items()}
+    order = in_order({name: needs for name, (_, needs) in bound.items()})
+    if circle := [name for name in model.jobs if name not in order]:
         raise InputError(f"{document.path}: jobs that need each other: {listed(circle)}")
+    parts = []
+    compute = str(mapping_in(model.settings).get("default_compute", "")).removeprefix("azureml:")
     for name in order:
-        planned = _plan_node(definitions[name], nodes[name], given[name], options)
-        *fetches, task = planned.tasks
-        task = dataclasses.replace(task, needs=(*task.needs, *dict.fromkeys(needs[name])))
-        parts.append(dataclasses.replace(planned, tasks=[*fetches, task]))
-    return _fetched_once(together(parts))
-
-
-def _fetched_once(planned: Planned) -> Planned:
-    tasks = {task.key: task for task in planned.tasks}
-    return dataclasses.replace(planned, tasks=[*tasks.values()])
+        node, (inputs, needs) = model.jobs[name], bound[name]
+        target = node.compute.target or compute or model.compute.target
+        where = node.compute.model_copy(update={"target": target})
+        own = {"name": name, "inputs": inputs, "outputs": outputs[name], "compute": where}
+        parts.append(_plan_node(definitions[name], node, own, options, needs=dict.fromkeys(needs)))
+    return together(parts)
 
 
 def plan_sweep_job(document: Document, options: PlanOptions) -> Planned:
     """Plan a sweep job: a task for each combination of values."""
-    model, parts = document.model, []
+    model = document.model
     assert isinstance(model, SweepJob)
     cases, limits, trial = _cases_of(document, model), model.limits, model.trial
-    definition = _definition(document, trial)
+    said = f"{counted(len(cases), 'trial')}: `objective` is not read, and no trial is the best"
+    parts = [Planned(tasks=[], notices=[said])]
     given: dict[str, Any] = {"outputs": model.outputs, "compute": model.compute}
     if trial.command:
         # As of a component, the values are inputs.
         given["command"] = re.sub(r"(\$\{\{\s*)search_space\.", r"\1inputs.", trial.command)
+    lane = {"lane": f"trials of {model.name}", "lane_width": limits.max_concurrent_trials}
+    timeout = {"timeout": limits.trial_timeout} if limits.trial_timeout else {}
+    definition = _definition(document, trial)
     for case, key in zip(cases, keys_of(cases), strict=True):
         tried = {name: Input(value=value) for name, value in case.values.items()}
         own = {**given, "name": key, "inputs": {**model.inputs, **tried}}
-        planned = _plan_node(definition, trial, own, options)
-        *fetches, task = planned.tasks
-        task = dataclasses.replace(
-            task,
-            tags={**task.tags, **case.values},
-            lane=f"trials of {model.name}",
-            lane_width=limits.max_concurrent_trials,
-            timeout=limits.trial_timeout or task.timeout,
-        )
-        parts.append(dataclasses.replace(planned, tasks=[*fetches, task]))
-    said = f"{counted(len(cases), 'trial')}: `objective` is not read, and no trial is the best"
-    return _fetched_once(together([Planned(tasks=[], notices=[said]), *parts]))
+        more = {"tags": case.values, **lane, **timeout}
+        parts.append(_plan_node(definition, trial, own, options, **more))
+    return together(parts)
 
 
 def _cases_of(document: Document, model: SweepJob) -> list[SweepCase]:
-    """Return the combinations; raises InputError if Azure ML would not try just these."""
-    spaces = {name: one.values for name, one in model.search_space.items() if one is not None}
-    rows, most = [*itertools.product(*spaces.values())], model.limits.max_total_trials
-    how, why = model.sampling_algorithm, ""
-    how = mapping_in(how).get("type", "random") if isinstance(how, Mapping) else how
-    if how not in ("grid", "random"):
-        why = "chooses values by earlier results"
-    elif how == "random" and (most or len(rows)) < len(rows):
-        why = f"would try {most} of {len(rows)} combinations"
-    if why:
+    """Return the combinations; raises InputError if Azure ML would choose some of them."""
+    rows = [*itertools.product(*(one.values for one in model.search_space.values()))]
+    how, most = model.sampling_algorithm, model.limits.max_total_trials
+    how = mapping_in(how).get("type") if isinstance(how, Mapping) else how
+    if how != "grid" and not (how == "random" and (most or len(rows)) >= len(rows)):
+        why = f"would choose {most or 'some'} of {len(rows)} combinations"
         raise InputError(f"{document.path}: `{how}` sampling {why}: take `grid`")
-    return [SweepCase(values=dict(zip(spaces, row, strict=True))) for row in rows[:most]]
+    return [
+        SweepCase(values=dict(zip(model.search_space, row, strict=True))) for row in rows[:most]
+    ]

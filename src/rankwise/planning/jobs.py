@@ -212,7 +212,6 @@ def _role(name: str, document: Document, site: Site, folder: Path) -> RoleReques
 
 # The kinds of compute in Azure ML that are always a Kubernetes cluster.
 _ON_KUBERNETES = ("AksCompute", "AksCluster")
-_OUTPUT = re.compile(r"\$\{\{\s*outputs\.(\w+)\s*\}\}")
 
 
 def _runtime_of(said: models.JobEnvironment, site: Site) -> RuntimeChoice:
@@ -224,18 +223,17 @@ def _runtime_of(said: models.JobEnvironment, site: Site) -> RuntimeChoice:
 def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str, Any]:
     distribution = model.distribution
     runtime = _runtime_of(model.environment, site)
+    own = f"{later('folder')}/outputs"
     places = {
-        name: str(folder / output.path) if output.path else f"{later('folder')}/outputs/{name}"
+        f"outputs.{name}": str(folder / output.path) if output.path else f"{own}/{name}"
         for name, output in model.outputs.items()
     }
-    # Inputs are put in later, by `task_for`; outputs are known to command jobs only.
-    command = _OUTPUT.sub(lambda found: places.get(found[1], found[0]), model.command)
 
     def role(name: str, replicas: int | None = None) -> RoleRequest:
         return RoleRequest(
             name=name,
             replicas=replicas,
-            command=command,
+            command=model.command,
             code=_code(model.code, folder),
             runtime=runtime,
         )
@@ -254,6 +252,8 @@ def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str,
         "process_count_per_instance": getattr(distribution, "process_count_per_instance", None),
         "generate_launcher": kind == "mpi",
         "timeout": model.limits.timeout,
+        # They are put in later, by `task_for`.
+        "places": places,
     }
 
 

@@ -82,9 +82,9 @@ class Planned:
 
 
 def together(parts: Sequence[Planned]) -> Planned:
-    """Return the parts of a document as one; each notice is there once."""
+    """Return the parts of a document as one; each notice, and each key, is there once."""
     return Planned(
-        tasks=[task for part in parts for task in part.tasks],
+        tasks=[*{task.key: task for part in parts for task in part.tasks}.values()],
         notices=[*dict.fromkeys(notice for part in parts for notice in part.notices)],
         owners={key: owner for part in parts for key, owner in part.owners.items()},
         is_reported=any(part.is_reported for part in parts),

@@ -14,8 +14,8 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from rankwise.errors import ComputeFailure, InputError
-from rankwise.files import digest_of_files, matching
-from rankwise.node.files import Beside, discard, read_json
+from rankwise.files import digest_of_file, digest_of_files, matching
+from rankwise.node.files import Beside, discard, read_record
 from rankwise.runtimes.uv import COMPLETE, made_once
 
 
@@ -162,10 +162,8 @@ def fetch_step(*, url: str, into: str, name: str) -> None:
         return {"url": url, "sha256": _fetched(url, content / name)}
 
     def is_sound(content: Path) -> bool:
-        try:
-            return bool(_digest_of(content / name) == read_json(folder / COMPLETE)["sha256"])
-        except (OSError, ValueError, LookupError, TypeError):
-            return False
+        noted = read_record(str(folder / COMPLETE), "sha256") or {}
+        return bool(noted.get("sha256") == digest_of_file(content / name))
 
     made_once(folder, make, is_sound=is_sound, say=print, what=url)
     print(f"{url} is {folder}/content/{name}; to fetch it again, remove {folder}")
@@ -179,16 +177,9 @@ def _fetched(url: str, place: Path) -> str:
             shutil.copyfileobj(answer, file)
         told, size = answer.headers["Content-Length"], place.stat().st_size
     except (OSError, HTTPException) as error:
-        why = getattr(error, "reason", "") or error
         if isinstance(error, HTTPError):
             error.close()
-            why = error
-        raise ComputeFailure(f"{url} could not be fetched: {why}") from error
+        raise ComputeFailure(f"{url} could not be fetched: {error}") from error
     if told not in (None, str(size)):
         raise ComputeFailure(f"{url} did not come whole: {size} of {told} bytes; run it again")
-    return _digest_of(place)
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest_of_file(place)
