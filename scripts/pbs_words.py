@@ -31,7 +31,8 @@ NAMES = ("qsub", "qstat", "qdel", "qsig", "pbsnodes", "generate_pbs_nodefile")
 _HAS_MODULES = (
     "for my $one (qw(Slurm Slurmdb Switch)) { grep { -e qq($_/$one.pm) } @INC or exit 1 }"
 )
-_PLACE = Path(__file__).resolve().parent.parent / ".venvs" / "pbs-words"
+# They do not quote the path of what is beside them, so it must have no blanks.
+_PLACE = Path("/opt/rankwise-tests/pbs-words")
 
 
 # The wrappers have none, and their qdel sends SIGKILL at once.
@@ -63,8 +64,9 @@ class PbsWords:
         """Return lines for [compute.NAME] that say what the wrappers leave to the site."""
         reach = "srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist={node}", "--mpi=none"
         words = ", ".join(f'"{word}"' for word in reach)
-        made = _PLACE / "bin" / "generate_pbs_nodefile"
-        return f"init = ['export PBS_NODEFILE=$(\"{made}\")']\nreach = [{words}]"
+        # It leaves the file behind.
+        made = f"TMPDIR={self.cluster.folder}/tmp {_PLACE}/bin/generate_pbs_nodefile"
+        return f'init = ["export PBS_NODEFILE=$({made})"]\nreach = [{words}]'
 
 
 @contextlib.contextmanager

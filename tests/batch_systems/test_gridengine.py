@@ -302,8 +302,11 @@ def runs(shop: Shop, cell: Cell) -> dict[str, Said]:
         "doctor": shop.start("doctor", "cluster"),
         "doctor of unknown": shop.start("doctor", "unknown"),
     }
-    begun(shop, "left")
+    left = begun(shop, "left")
     started["left"].kill()
+    # It announces that, too, by a signal that ends what does not heed it.
+    cell.run("qmod", "-sj", left)
+    cell.run("qmod", "-usj", left)
     cell.run("qdel", begun(shop, "deleted"))
     begun(shop, "cancelled")
     cancel = shop.start("cancel", "cancelled-1")

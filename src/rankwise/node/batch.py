@@ -34,7 +34,7 @@ from .dialect import Dialect, fill, read_dialect
 from .files import own_command, parse, read_json, redirect, rename, to_json
 from .order import BAD_ORDER, LOOPBACK, Order, Placement, read_order
 from .outcome import LOST, write_end
-from .processes import CANCEL_SIGNALS, OUR_FAULT
+from .processes import CANCEL_SIGNALS, OUR_FAULT, UNHEEDED_SIGNALS
 from .start import run_starter
 
 # How long the values of secrets may take: after a job was put back into the queue, a client that
@@ -457,6 +457,8 @@ def keep() -> int:
 def run_pilot(idle: str, folder: str) -> int:
     """Carry out orders until there are no more."""
     pilot = Pilot(Path(folder), float(idle))
+    for number in UNHEEDED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     for number in CANCEL_SIGNALS:
         signal.signal(number, pilot.end)
     pilot.run()

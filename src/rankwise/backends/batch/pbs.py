@@ -151,7 +151,8 @@ class Pbs(CommandSystem):
         options = ["-N", re.sub(r"[^\w.+-]", "_", job.name), "-j", "oe", "-r", "n", "-V"]
         options += ["-o", "/dev/null", *(["-S", "/bin/bash"] if self._version else [])]
         options += ["-J", f"0-{job.count - 1}"] if job.count > 1 else []
-        with tempfile.NamedTemporaryFile("w", prefix="rankwise-", suffix=".sh") as script:
+        # There the path has no blanks, which not everything with words of PBS quotes.
+        with tempfile.NamedTemporaryFile("w", prefix="rankwise-", dir="/tmp") as script:
             script.write(standalone(job, f"${self.dialect.array_index}"))
             script.flush()
             command = ["qsub", *options, *job.options, script.name]
