@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from rankwise.plan import ANALYSIS, Plan, Process, Task
 from rankwise.reports.analysis import Picture, markdown_blocks
+from rankwise.reports.data_formats import json_report
 from rankwise.reports.html import html_report
 from rankwise.reports.model import ReportData
 from rankwise.reports.pdf import pdf_report
@@ -111,6 +113,13 @@ def test_without_a_page_what_was_printed_is_the_text(store: Store) -> None:
     data = analysed(store, {"stdout": b"# no heading\n  indented | a\n"})
     [block] = data.analyses[0][1]
     assert block == {"kind": "code", "text": "# no heading\n  indented | a"}
+
+
+def test_programs_get_the_text(store: Store) -> None:
+    data = analysed(store, {"a.md": b"# In *short*", "b.svg": SVG.encode()})
+    heading = {"kind": "heading", "level": 1, "depth": 0, "mark": ""}
+    texts = {"analysis": [{**heading, "spans": [["", "In "], ["em", "short"]]}]}
+    assert json.loads(json_report(data))["analyses"] == texts
 
 
 def test_a_failed_analysis_is_said_above_what_it_has_written(store: Store) -> None:

@@ -405,9 +405,8 @@ def _costs(
     """Return what people should know before the start: the cost, and what is left out."""
     warmups = f" and {model.warmup} to warm up" if model.warmup else ""
     total = len(cases) * (model.trials + model.warmup)
-    limit = ""
-    if all(task.timeout for task in singles):
-        limit = f", up to {_core_hours(model, singles):.3g} core-hours"
+    hours = f", up to {_core_hours(model, singles):.3g} core-hours"
+    limit = hours if all(task.timeout for task in singles) else ""
     number, trials = counted(len(cases), "case"), counted(model.trials, "trial")
     said = [f"{number}, {trials} each{warmups}: {counted(total, 'task')}{limit}"]
     said += [f"left out, {count}: {reason}" for reason, count in left_out.items() if count]

@@ -149,6 +149,7 @@ def _cell(value: object) -> object:
 
 def json_report(data: ReportData) -> str:
     """Write all of it but the drawings."""
+    texts = {row.key: [one for one in some if "picture" not in one] for row, some in data.analyses}
     parts = {
         "run": dataclasses.asdict(data.run),
         "counts": {str(state): count for state, count in data.counts.items() if count},
@@ -157,6 +158,7 @@ def json_report(data: ReportData) -> str:
         "others": [dataclasses.asdict(one) for one in data.others],
         "tests": [dataclasses.asdict(test) for test in data.tests],
         "measures": [{**dataclasses.asdict(one), "change": one.change} for one in data.measures],
+        "analyses": texts,
         "compared_with": data.before or None,
         "conditions": dict(data.conditions),
         "matrix": _matrix(data.matrix) if data.matrix else None,
