@@ -14,12 +14,12 @@ from browser import Browser, Page, browser, obstacle
 
 from rankwise.reports.html import html_report
 from rankwise.reports.model import ReportData
-from rankwise.store import Store
+from rankwise.store import State, Store
 from tests.acceptance import jobs
 from tests.acceptance.jobs import Shop
 from tests.notify.mailboxes import chat, free_port, mail_server
 from tests.reports.matrix_runs import make_matrix, typical
-from tests.reports.measured_runs import hostile_run, many_cases, osu_sweep
+from tests.reports.measured_runs import analysed_run, hostile_run, many_cases, osu_sweep
 
 SWEEP = """
     type: Sweep
@@ -36,6 +36,12 @@ SWEEP = """
         better: lower
     report: when-complete
 """
+# Wider than any screen, in each of the ways.
+ANALYSED = {
+    "a.md": f"# {'w' * 300}\n\n{'w' * 300}\n\n- {'w' * 300}\n\n    {'w ' * 300}\n\n"
+    f"|{' column |' * 40}\n|{' --- |' * 40}\n|{' value |' * 40}\n\n<script>throw 1</script>\n".encode(),
+    "b.svg": b'<svg xmlns="http://www.w3.org/2000/svg" width="4000" height="9"/>',
+}
 FAILING = """
     type: PytorchJob
     name: sad
@@ -76,6 +82,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             "hostile": hostile_run(store),
             "many": many_cases(store, 1000),
             "matrix": make_matrix(store, typical()),
+            "analysed": analysed_run(store, ANALYSED, State.FAILED),
         }
         for name, run in runs.items():
             found[name] = folder / f"{name}.html"
@@ -104,7 +111,7 @@ def click(page: Page, part: str, words: str) -> None:
     page.evaluate(f"{buttons}.find(b => b.textContent === {json.dumps(words)}).click()")
 
 
-@pytest.mark.parametrize("name", ["sweep", "hostile", "many", "matrix"])
+@pytest.mark.parametrize("name", ["sweep", "hostile", "many", "matrix", "analysed"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_a_page_is_quiet_and_asks_for_nothing_else(
     chromium: Browser, pages: dict[str, Path], name: str, width: int

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankwise.plan import Plan, Process, Task
+from rankwise.plan import ANALYSIS, Plan, Process, Task
 from rankwise.store import Outcome, State, Store
 from rankwise.store.samples import Sample
 
@@ -59,6 +59,26 @@ def run_case(
     )
     store.attempt_ended(run, key, 1, outcome, ())
     store.task_over(run, key, state, reason=reason, exit_code=code, now=started + seconds)
+
+
+def analysed_run(
+    store: Store, files: Mapping[str, bytes], state: State = State.PASSED, name: str = "analysed"
+) -> str:
+    """Store a run whose analysis has written these files; `stdout` is what it has printed."""
+    task = Task(key=ANALYSIS, processes=(Process(name=ANALYSIS, role=ANALYSIS, command="x"),))
+    run = store.create_run(Plan(name=name, kind="Sweep", tasks=(task,)), "", now=1.0)
+    folder = store.run_folder(run) / ANALYSIS / "1"
+    store.begin_attempt(run, ANALYSIS, marker=run, folder=folder, now=1.0)
+    outcome = Outcome(state=state, ended=2.0, exit_code=0, reason="it <failed>")
+    store.attempt_ended(run, ANALYSIS, 1, outcome, ())
+    store.task_over(run, ANALYSIS, state, reason="it <failed>", exit_code=0, now=2.0)
+    places = {"stdout": folder / "processes" / ANALYSIS / "stdout.log"}
+    for file, content in files.items():
+        place = places.get(file, folder / ANALYSIS / file)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+    store.run_ended(run, state, exit_code=0, now=3.0)
+    return run
 
 
 def osu_sweep(store: Store, *, seed: int = 1, factor: float = 1.0, trials: int = 5) -> str:

@@ -8,13 +8,13 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankwise.plan import ANALYSIS, Plan, Process, Task
 from rankwise.reports.analysis import Picture, markdown_blocks
 from rankwise.reports.data_formats import json_report
 from rankwise.reports.html import html_report
 from rankwise.reports.model import ReportData
 from rankwise.reports.pdf import pdf_report
-from rankwise.store import Outcome, State, Store
+from rankwise.store import State, Store
+from tests.reports.measured_runs import analysed_run
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="20" height="9"/>'
 
@@ -33,21 +33,7 @@ def png() -> bytes:
 
 
 def analysed(store: Store, files: Mapping[str, bytes], state: State = State.PASSED) -> ReportData:
-    """Store a run whose analysis has written these files; `stdout` is what it has printed."""
-    task = Task(key=ANALYSIS, processes=(Process(name=ANALYSIS, role=ANALYSIS, command="x"),))
-    run = store.create_run(Plan(name="s", kind="Sweep", tasks=(task,)), "", now=1.0)
-    folder = store.run_folder(run) / ANALYSIS / "1"
-    store.begin_attempt(run, ANALYSIS, marker="m", folder=folder, now=1.0)
-    outcome = Outcome(state=state, ended=2.0, exit_code=0, reason="it <failed>")
-    store.attempt_ended(run, ANALYSIS, 1, outcome, ())
-    store.task_over(run, ANALYSIS, state, reason="it <failed>", exit_code=0, now=2.0)
-    places = {"stdout": folder / "processes" / ANALYSIS / "stdout.log"}
-    for name, content in files.items():
-        place = places.get(name, folder / ANALYSIS / name)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content)
-    store.run_ended(run, state, exit_code=0, now=3.0)
-    return ReportData(store=store, run=store.run(run), now=4.0)
+    return ReportData(store=store, run=store.run(analysed_run(store, files, state)), now=4.0)
 
 
 def kinds(data: ReportData) -> list[str]:
