@@ -77,6 +77,15 @@ def test_what_was_fetched_is_cloned_without_the_origin(
         fetched(store, str(origin), {}, "v1")
 
 
+def test_a_repository_without_a_default_branch_has_its_others(
+    tmp_path: Path, origin: Path, store: str
+) -> None:
+    git("symbolic-ref", "HEAD", "refs/heads/nowhere", folder=origin)
+    assert cloned(store, origin, "trunk", tmp_path / "clone") == "two"
+    with pytest.raises(GitFailure, match=r"git fetch: .*HEAD"):
+        fetched(store, str(origin), {}, DEFAULT)
+
+
 def test_a_commit_of_no_branch_is_found(tmp_path: Path, origin: Path, store: str) -> None:
     git("checkout", "--quiet", "--detach", folder=origin)
     lonely = commit(origin, "of a request to merge")

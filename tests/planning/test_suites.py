@@ -314,6 +314,10 @@ def test_a_place_that_cannot_be_is_an_error_with_its_line(
     assert "xyzzy" not in str(refused.value)
 
 
-def test_outputs_are_for_all_tests_and_a_folder_is_that_of_the_document(folder: Path) -> None:
-    plan = planned(folder, "- b_test.py\n- c.sh\n", "outputs: {to: results}\n")
+@pytest.mark.parametrize("place", ["{to: results}", "./results", "'file://{folder}/results'"])
+def test_outputs_are_for_all_tests_and_a_folder_is_that_of_the_document(
+    folder: Path, place: str
+) -> None:
+    head = f"outputs: {place.replace('{folder}', str(folder))}\n"
+    plan = planned(folder, "- b_test.py\n- c.sh\n", head)
     assert [task.outputs for task in plan.tasks] == [str(folder / "results")] * 2

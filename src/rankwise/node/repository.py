@@ -114,7 +114,8 @@ def fetched(store: str, address: str, values: Mapping[str, str], ref: str) -> st
         # As often as one likes, also after one that was cut off.
         call_git("init", "--quiet", "--bare", own := f"{folder}/git")
         fetch = partial(call_git, "fetch", "--quiet", folder=own, environment=login)
-        heads = (f"+HEAD:{DEFAULT}", "+refs/heads/*:refs/heads/*")
+        # Where none is the default branch, the others are there all the same.
+        heads = [f"+HEAD:{DEFAULT}"] * (ref == DEFAULT) + ["+refs/heads/*:refs/heads/*"]
         fetch("--force", "--prune", "--tags", address, *heads, seconds=_FETCH_SECONDS)
         if found := commit_of(own, ref):
             return found
