@@ -62,7 +62,9 @@ class PbsWords:
     @property
     def table(self) -> str:
         """Return lines for [compute.NAME] that say what the wrappers leave to the site."""
-        reach = "srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist={node}", "--mpi=none"
+        # As with ssh: nothing of the environment gets there.
+        reach = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist={node}", "--mpi=none"]
+        reach += ["env", "-i", f"PATH={os.defpath}", "sh", "-c"]
         words = ", ".join(f'"{word}"' for word in reach)
         # It leaves the file behind.
         made = f"TMPDIR={self.cluster.folder}/tmp {_PLACE}/bin/generate_pbs_nodefile"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -149,12 +152,12 @@ def test_hosts_without_slots_of_the_queue_are_no_nodes() -> None:
 
 def test_options_ask_for_slots_time_memory_of_a_slot_and_gpus() -> None:
     settings = GridEngineConfig(
-        queue="long.q", project="p", pe_nodes="mpi-{cores}", memory="h_vmem", options=("-m", "n")
+        queue="long.q", pe_nodes="mpi-{cores}", memory="h_vmem", options=("-m", "n")
     )
     system = GridEngine(settings)
     needs = Needs(cores=4, memory=1001, gpus=1, minutes=90)
     said = ["-pe", "smp", "4", "-l", "h_rt=1:30:00,gpu=1,h_vmem=251M"]
-    assert system.options(needs) == [*said, "-q", "long.q", "-P", "p", "-m", "n"]
+    assert system.options(needs) == [*said, "-q", "long.q", "-m", "n"]
     assert system.options(Needs(nodes=3, cores=2))[:3] == ["-pe", "mpi-2", "6"]
     with pytest.raises(ComputeFailure, match="needs pe_nodes"):
         GridEngine(GridEngineConfig()).options(Needs(nodes=2))
@@ -232,6 +235,52 @@ def test_equal_attempts_are_submitted_as_one_array(system: GridEngine, tmp_path:
     assert numbers == {system.member(job, index) for index in range(3)}
 
 
+IN_A_JOB = """
+import os, subprocess, sys
+from rankwise.backends.batch.gridengine import GridEngine
+from rankwise.node.batch import BatchAllocation
+allocation = BatchAllocation(GridEngine.dialect)
+print(*allocation.names, *allocation.cores(), flush=True)
+command = ["sh", "-c", 'printf "%s|" "$@"; echo "$ODD"; cat; exit 7', "sh", "a  b", "it's", "$ODD"]
+done = subprocess.run([*allocation.reach(allocation.names[0]), *command], input=b"said\\n", check=False)
+print("exit", done.returncode)
+"""
+
+
+def test_a_command_on_another_host_of_a_job_arrives_as_it_is(cell: Cell, tmp_path: Path) -> None:
+    """There is one host only, so the job reaches itself: by qrsh, and a shell that reads words."""
+    program, output = tmp_path / "program.py", tmp_path / "output"
+    program.write_text(IN_A_JOB)
+    line = f"ODD={shlex.quote(ODD['ODD'])} PYTHONPATH={shlex.quote(os.pathsep.join(sys.path))}"
+    script = f"{line} {sys.executable} {program} >{output} 2>&1"
+    options = [
+        "-sync",
+        "y",
+        "-V",
+        "-S",
+        "/bin/bash",
+        "-o",
+        "/dev/null",
+        "-j",
+        "y",
+        "-pe",
+        "smp",
+        "2",
+    ]
+    subprocess.run(
+        ["qsub", *options],
+        input=script,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, **cell.variables},
+        stdout=subprocess.DEVNULL,
+    )
+    first, *rest = output.read_text().splitlines()
+    assert first == f"{cell.host} 2"
+    assert rest == [f"a  b|it's|$ODD|{ODD['ODD']}", "said", "exit 7"]
+
+
 TABLES = {
     "cluster": "",
     "short": 'time = "0:00:02"',
@@ -253,7 +302,7 @@ WHERE = """\
 type: command
 name: where
 command: |
-  command -v python; echo "<$ODD>"; env | grep -E '^(PE_HOSTFILE|NSLOTS|SGE_TASK)' || echo none
+  command -v python; echo "<$ODD>"; env | grep -E '^(PE_HOSTFILE|NSLOTS|SGE_JOB)' || echo none
 """
 # What a login shell, or a system that lists variables with commas, may get wrong.
 ODD = {"ODD": "a, b; 'c'", "BASH_FUNC_odd%%": "() {  echo odd\n}"}

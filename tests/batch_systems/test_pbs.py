@@ -158,7 +158,7 @@ def test_the_exit_status_says_why_a_job_is_over(
 
 def test_the_numbers_of_torque_are_others() -> None:
     values = {"job_state": "C", "exit_status": "-11"}
-    assert state_of(values, is_torque=True).cause is Cause.TIME_LIMIT
+    assert state_of(values, "torque").cause is Cause.TIME_LIMIT
     assert state_of(values).cause is Cause.FAILED
 
 
@@ -287,7 +287,7 @@ def test_doctor_says_whether_ends_of_jobs_are_kept(
 ) -> None:
     server.plays("qmgr", f"Server head\n    job_history_enable = {setting}\n" if setting else "")
     found = list(Pbs(PbsConfig()).check())
-    assert found[0] == (f"PBS answers: {OPENPBS}", "")
+    assert found[0] == ("commands: openpbs", "")
     assert len([remedy for _, remedy in found if remedy]) == remedies
 
 

@@ -94,8 +94,6 @@ class GridEngineConfig(BatchConfig):
     """More words for qsub, each as one text: `-l`, `arch=lx-amd64`."""
     queue: values.Text = ""
     """The queue; empty: any."""
-    project: values.Text = ""
-    """The project to charge."""
     time: tables.WallTime = ""
     """Time limit of a job: minutes, or `1:30:00`; empty: from `timeout`, or the queue's."""
     pe: values.Text = "smp"
@@ -121,7 +119,7 @@ class PbsConfig(BatchConfig):
     time: tables.WallTime = ""
     """Time limit of a job: minutes, or `1:30:00`; empty: from `timeout`, or the queue's."""
     reach: values.Texts = ("ssh", "-oBatchMode=yes", "{node}")
-    """The words that start a process on another node of the job; ssh unless set."""
+    """The words that have a shell on another node of the job read a line; ssh unless set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

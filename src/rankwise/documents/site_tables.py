@@ -81,12 +81,6 @@ def _wall_time(value: Any) -> str:
     return value
 
 
-def _qsub_option(value: str) -> str:
-    if value in _OUR_QSUB_OPTIONS:
-        raise wrong(f"cannot be {code(value)}, which rankwise sets itself")
-    return value
-
-
 def _ssh_option(value: str) -> str:
     # Anywhere in the word and in any case: ssh takes `-oname=value` and `-o "Name value"` alike.
     if any(name.lower() in value.lower() for name in _OUR_SSH_OPTIONS):
@@ -182,7 +176,10 @@ _LISTED = (BeforeValidator(one_or_more), listed_schema({"type": "string"}))
 SbatchOptions = Annotated[
     tuple[Annotated[values.Text, AfterValidator(_sbatch_option)], ...], *_LISTED
 ]
-QsubOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_qsub_option)], ...], *_LISTED]
+_QsubWord = check_that(
+    lambda value: value not in _OUR_QSUB_OPTIONS, "cannot be an option that rankwise sets itself"
+)
+QsubOptions = Annotated[tuple[Annotated[values.Text, _QsubWord], ...], *_LISTED]
 SshOptions = Annotated[tuple[Annotated[values.Text, AfterValidator(_ssh_option)], ...], *_LISTED]
 Hosts = Annotated[
     tuple[Annotated[values.Text, check_that(values.is_word, "must be a host")], ...], *_LISTED

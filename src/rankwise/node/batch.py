@@ -124,7 +124,9 @@ class BatchAllocation:
 
     def reach(self, name: str) -> list[str]:
         """Return the words that start one process on a node, beside whatever runs there."""
-        return [*fill(self.dialect.reach, job=self.job, node=name), *self._unbound]
+        words = [*fill(self.dialect.reach, job=self.job, node=name), *self._unbound]
+        carry = [*own_command(), "carry", str(len(words))] if self.dialect.has_shell else []
+        return [*carry, *words]
 
     def cores(self) -> list[int]:
         """Return how many cores of each node are ours."""

@@ -45,6 +45,8 @@ class Dialect(Plain):
     """The pattern of a name and its address in what that command prints."""
     reach: Sequence[str] = ()
     """The words that start a process on a node of the job, beside whatever runs there."""
+    has_shell: bool = False
+    """Whether a shell there reads what follows these words, without our environment, as of ssh."""
     binding: Sequence[str] = ()
     """If what this command prints matches `binds`, `reach` needs the words `unbound` too."""
     binds: str = ""

@@ -8,6 +8,7 @@ there FOLDER HOST LINE…            the same, called on that node
 remote FOLDER NAME COMMAND…        a process of the order, on the node that it belongs to
 inside FOLDER NAME COMMAND…        a process of the order, in its container
 await MARKER SECONDS PID…          until processes of an attempt are gone on this node
+carry COUNT REACH… COMMAND…        a command on another node, by something like ssh
 batch, pilot, keeper               in an allocation of a batch system: `batch.py`
 agent, hello                       on a host with a login: `agent.py`
 pod, call                          in pods: `pod.py`, `pod_worker.py`
@@ -38,6 +39,8 @@ VERBS = {
     "remote": ("rank", "run_remote", 3),
     "inside": ("rank", "run_inside", 3),
     "await": ("processes", "await_end", 2),
+    "carry": ("carry", "carry", 2),
+    "carried": ("carry", "carried", 1),
     "batch": ("batch", "main", 1),
     "pilot": ("batch", "run_pilot", 2),
     "keeper": ("batch", "keep", 0),

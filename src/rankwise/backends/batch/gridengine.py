@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rankwise.backends.base import Unreachable
 from rankwise.backends.batch.system import (
     BatchJob,
     BatchNode,
@@ -49,15 +48,9 @@ def read_xml(text: str) -> ElementTree.Element:
 
 def phase_of(letters: str) -> Phase:
     """Return what Grid Engine's letters mean: `qw`, `r`, `Eqw`, `dr`."""
-    phases = {
-        "E": Phase.WAITING,
-        "d": Phase.ENDING,
-        "q": Phase.WAITING,
-        "t": Phase.STARTING,
-        "r": Phase.RUNNING,
-    }
+    phases = _DATA["phases"].items()
     # Suspended: whatever comes of it, its script has begun.
-    return next((phase for letter, phase in phases.items() if letter in letters), Phase.RUNNING)
+    return Phase(next((phase for letter, phase in phases if letter in letters), "running"))
 
 
 def read_queue(text: str) -> dict[str, JobState]:
@@ -168,7 +161,6 @@ class GridEngine(CommandSystem):
         resources = ",".join(f"{name}={value}" for name, value in asked.items() if value)
         options = ["-pe", pe, str(cores * needs.nodes), *(["-l", resources] if resources else [])]
         options += ["-q", settings.queue] if settings.queue else []
-        options += ["-P", settings.project] if settings.project else []
         return [*options, *settings.options]
 
     def submit(self, job: BatchJob) -> str:
@@ -216,12 +208,8 @@ class GridEngine(CommandSystem):
 
     def _account(self, *which: str) -> tuple[str, JobState] | None:
         """Return the number of a job and how it ended; None: the accounting does not have it."""
-        try:
-            text = self.call(["qacct", "-j", *which])
-        except Unreachable:
-            raise
-        except ComputeFailure:
-            return None  # It is not there, or its file cannot be read on this machine.
+        # Refused: it is not there, or its file cannot be read on this machine.
+        text = self.ask("qacct", "-j", *which) or ""
         state, number = read_account(text), re.search(r"^jobnumber\s+(\d+)", text, re.MULTILINE)
         return (number[1], state) if state is not None and number is not None else None
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from rankwise.backends.base import Unreachable
 from rankwise.backends.batch.system import (
     BatchJob,
     BatchNode,
@@ -57,15 +56,15 @@ def read_blocks(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def state_of(values: Mapping[str, str], *, is_torque: bool = False) -> JobState:
-    """Return how a job stands, by its values in `qstat -f`."""
+def state_of(values: Mapping[str, str], kind: str = "") -> JobState:
+    """Return how a job stands, by its values in `qstat -f` of OpenPBS, or of another PBS."""
     word = values.get("job_state", "")
     phase = Phase(_DATA["phases"].get(word, "ending"))
     code = values.get("Exit_status", values.get("exit_status", ""))
     hosts = re.sub(r"/[^+]*", "", values.get("exec_host", "")).split("+")
     return JobState(
         phase=phase,
-        cause=_cause_of(values, code, is_torque=is_torque) if phase is Phase.OVER else None,
+        cause=_cause_of(values, code, kind) if phase is Phase.OVER else None,
         word=f"{word}, exit status {code}" if code else word,
         reason=values.get("comment", ""),
         nodes=",".join(dict.fromkeys(filter(None, hosts))),
@@ -74,8 +73,8 @@ def state_of(values: Mapping[str, str], *, is_torque: bool = False) -> JobState:
     )
 
 
-def _cause_of(values: Mapping[str, str], code: str, *, is_torque: bool) -> Cause:
-    known = _DATA["causes"]["torque" if is_torque else "openpbs"]
+def _cause_of(values: Mapping[str, str], code: str, kind: str) -> Cause:
+    known = _DATA["causes"].get(kind, _DATA["causes"]["openpbs"])
     if code in known:
         return Cause(known[code])
     if values.get("substate") == _DATA["deleted"]:
@@ -108,27 +107,17 @@ class Pbs(CommandSystem):
         self.dialect = Dialect(**_DATA["dialect"], reach=settings.reach)
 
     @cached_property
-    def _version(self) -> str:
-        """Return what this PBS says of itself; empty: it is another system with words of PBS."""
-        try:
-            said = self.call(["sh", "-c", "qstat --version 2>&1"])
-        except ComputeFailure:
-            return ""
-        self.most_in_array = 1000 if "pbs_version" in said else 1
-        return said.strip()
-
-    @property
-    def _is_openpbs(self) -> bool:
-        return "pbs_version" in self._version
-
-    @property
-    def _is_torque(self) -> bool:
-        return bool(self._version) and not self._is_openpbs
+    def _kind(self) -> str:
+        """Return `openpbs`, `torque`, or empty: another system with words of PBS."""
+        said = self.ask("sh", "-c", "qstat --version 2>&1") or ""
+        kind = "openpbs" if "pbs_version" in said else "torque" if said else ""
+        self.most_in_array = 1000 if kind == "openpbs" else 1
+        return kind
 
     def options(self, needs: Needs) -> list[str]:
         """Return qsub's options that say where a job runs and on what; the site's come last."""
         settings = self._settings
-        if not self._is_torque:
+        if self._kind != "torque":
             chunk = [f"select={needs.nodes}", f"ncpus={needs.cores}", f"mpiprocs={needs.cores}"]
             chunk += [f"mem={needs.memory}mb"] if needs.memory else []
             chunk += [f"ngpus={needs.gpus}"] if needs.gpus else []
@@ -149,7 +138,7 @@ class Pbs(CommandSystem):
         """Submit a script and return the job's id: `12.server`, and `12[].server` of an array."""
         # Not started again by PBS, which does not tell a job that it was.
         options = ["-N", re.sub(r"[^\w.+-]", "_", job.name), "-j", "oe", "-r", "n", "-V"]
-        options += ["-o", "/dev/null", *(["-S", "/bin/bash"] if self._version else [])]
+        options += ["-o", "/dev/null", *(["-S", "/bin/bash"] if self._kind else [])]
         options += ["-J", f"0-{job.count - 1}"] if job.count > 1 else []
         # There the path has no blanks, which not everything with words of PBS quotes.
         with tempfile.NamedTemporaryFile("w", prefix="rankwise-", dir="/tmp") as script:
@@ -176,10 +165,10 @@ class Pbs(CommandSystem):
 
     def _ask(self, *ids: str) -> dict[str, JobState]:
         """Return jobs by their ids without the name of the server; without ids, all of them."""
-        flags = ["-x", "-t"] if self._is_openpbs else []
+        flags = ["-x", "-t"] if self._kind == "openpbs" else []
         text = self.call(["sh", "-c", _SOME_UNKNOWN, "sh", "qstat", *flags, "-f", *ids])
         return {
-            job_id.partition(".")[0]: state_of(values, is_torque=self._is_torque)
+            job_id.partition(".")[0]: state_of(values, self._kind)
             for job_id, values in read_blocks(text).items()
         }
 
@@ -190,16 +179,9 @@ class Pbs(CommandSystem):
 
     def cancel(self, job_id: str, ending: Ending) -> None:
         """End a job; qdel itself leaves it a few seconds between SIGTERM and SIGKILL."""
-        if ending is Ending.GENTLY:
-            try:
-                self.call(["qsig", "-s", "SIGTERM", job_id])
-            except Unreachable:
-                raise
-            except ComputeFailure:
-                pass  # It does not run, or not yet.
-            else:
-                return
-        self.delete(job_id, ending, "qdel", job_id)
+        # It does not run, or not yet, if it cannot have a signal.
+        if ending is not Ending.GENTLY or self.ask("qsig", "-s", "SIGTERM", job_id) is None:
+            self.delete(job_id, ending, "qdel", job_id)
 
     def nodes(self) -> list[BatchNode]:
         """Return the nodes that are up."""
@@ -208,9 +190,9 @@ class Pbs(CommandSystem):
         return [node for node in nodes if node is not None]
 
     def check(self) -> Iterator[tuple[str, str]]:
-        """Yield the version, and whether it remembers how jobs have ended."""
-        yield f"PBS answers: {self._version or 'by the commands of another system'}", ""
-        if self._is_openpbs:
+        """Yield which PBS it is, and whether it remembers how jobs have ended."""
+        yield f"commands: {self._kind or 'those of another system, with the words of PBS'}", ""
+        if self._kind == "openpbs":
             said = self.call(["qmgr", "-c", "list server job_history_enable"])
             if "True" not in said:
                 remedy = "nothing to do: the runner's own files keep how a job ended"

@@ -393,6 +393,15 @@ class CommandSystem(BatchSystem):
     def is_full(self, text: str) -> bool:
         return self.says("full", text)
 
+    def ask(self, *command: str) -> str | None:
+        """Return what a command prints; None: it was refused. Unreachable: there is no answer."""
+        try:
+            return self.call(command)
+        except ComputeFailure as failure:
+            if isinstance(failure, Unreachable):
+                raise
+            return None
+
     def delete(self, job_id: str, ending: Ending, *command: str) -> None:
         """Cancel a job by a command that ends it gently where it runs."""
         if ending is Ending.IF_WAITING:
