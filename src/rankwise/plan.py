@@ -54,8 +54,8 @@ def fill_in(text: str, value_of: Callable[[str], str]) -> str:
     return _MARK.sub(lambda found: value_of(found[1]), text)
 
 
-# What is closed stands first, so that a quotation mark behind it is open.
-_OPEN_QUOTE = re.compile(r"""(?:[^\\'"]|\\.|'[^']*'|"(?:[^\\"]|\\.)*")*(['"]?)""", re.DOTALL)
+# Up to a quotation mark that is not closed.
+_CLOSED = re.compile(r"""\A(?:[^\\'"]|\\.|'[^']*'|"(?:[^\\"]|\\.)*")*""", re.DOTALL)
 
 
 def fill_in_line(line: str, value_of: Callable[[str], str]) -> str:
@@ -70,11 +70,10 @@ def fill_in_line(line: str, value_of: Callable[[str], str]) -> str:
         sample = fill_in(value, lambda what: " " if what.startswith("artifacts:") else "0")
         if shlex.quote(sample) == sample:
             return value
-        before = _OPEN_QUOTE.match(line, 0, found.start())
-        if before is None or not before[1]:
+        quote = _CLOSED.sub("", line[: found.start()])[:1]
+        if not quote:
             return shlex.quote(value)
-        is_single = before[1] == "'"
-        return value.replace("'", "'\\''") if is_single else re.sub(r'([\\"$`])', r"\\\1", value)
+        return value.replace("'", "'\\''") if quote == "'" else re.sub(r'([\\"$`])', r"\\\1", value)
 
     return _MARK.sub(value, line)
 

@@ -285,20 +285,9 @@ def test_other_documents_are_refused(tmp_path: Path) -> None:
         written(tmp_path, text, "kubeflow-v1")
 
 
-@pytest.mark.parametrize(
-    ("said", "made"),
-    [
-        ("{image: 'a/b:1', name: x}", {"image": "a/b:1", "name": "x"}),
-        ("{image: a/b, conda_file: c.yml}", {"image": "a/b", "conda_file": "../doc/c.yml"}),
-        ("{conda_file: {dependencies: [pip]}}", {"conda_file": {"dependencies": ["pip"]}}),
-        ("{build: {path: ./docker}}", {"build": {"path": "../doc/docker"}}),
-    ],
-)
-def test_an_environment_of_azure_ml_goes_back_as_it_was(
-    tmp_path: Path, said: str, made: object
-) -> None:
-    folder = tmp_path / "doc"
-    folder.mkdir()
-    text = f"type: command\ncommand: hostname\nenvironment: {said}\n"
-    found = written(folder, text, "azureml", image="", beside=tmp_path / "other")
-    assert job_in(found)["environment"] == made
+def test_an_image_of_the_document_goes_back_as_it_was(tmp_path: Path) -> None:
+    text = "type: command\ncommand: hostname\nenvironment: {image: 'a/b:1', name: x}\n"
+    found = written(tmp_path, text, "azureml", image="")
+    assert job_in(found)["environment"] == {"image": "a/b:1"}
+    with pytest.raises(InputError, match="or say --image IMAGE"):
+        written(tmp_path, text.replace("image: 'a/b:1'", "conda_file: c.yml"), "azureml", image="")

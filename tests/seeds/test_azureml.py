@@ -397,7 +397,7 @@ def test_a_command_job_of_today_runs_as_it_is(shop: Shop) -> None:
         server.shutdown()
         thread.join()
     assert said.exit_code == 0, said
-    assert "azureml://datastores/blob/paths/x is in Azure; it goes to the folder of" in flat(said)
+    assert "azureml://datastores/blob/paths/x is in Azure: see the attempt's folder" in flat(said)
     assert "rows: 2" in said.output, said
     assert (shop.folder / "kept" / "it.csv").read_text() == "1,2\n3,4\n"
     # What was fetched stays.
@@ -416,7 +416,7 @@ def test_a_conda_file_becomes_an_environment(shop: Shop) -> None:
     shop.write("conda.yml", CONDA_JOB)
     said = shop.rankwise("run", "conda.yml", variables={"PATH": os.pathsep.join(path)})
     assert said.exit_code == 0, said
-    assert "its pip packages without numpy=1.26 and the image mcr." in flat(said)
+    assert "its pip packages, without numpy=1.26 and mcr." in flat(said)
     [where] = re.findall(r"\| /.*/content (/.*/pluggy/__init__.py)", said.output)
     assert "/packages/node0-" in where
     runtimes = shop.folder / "cache" / "rankwise" / "runtimes"

@@ -322,6 +322,8 @@ class Input(Model):
 class JobOutput(Model):
     """A folder that `${{outputs.NAME}}` stands for in the command. A text alone is the path."""
 
+    # Azure ML also has a name and a version by which it keeps it.
+    model_config = pydantic.ConfigDict(extra="allow")
     short_form: ClassVar[str] = "path"
 
     type: values.Text = Field(default="", examples=["uri_folder"])
@@ -330,12 +332,6 @@ class JobOutput(Model):
     """Where it goes; none given, or an address in Azure: a folder of the run."""
     mode: values.Text = Field(default="", examples=["rw_mount"])
     """How Azure ML takes it."""
-    name: values.Text = Field(default="", examples=["my_model"])
-    """Name by which Azure ML keeps it."""
-    version: values.Written = Field(default="", examples=[1])
-    """Version of that name."""
-    description: str = ""
-    """A note for people."""
 
 
 JobOutputs = dict[

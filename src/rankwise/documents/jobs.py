@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 from rankwise.documents import common, values
 from rankwise.documents.common import ComputeRef, Conflict, Model, RestartPolicy
 from rankwise.documents.values import number_in, whole
-from rankwise.documents.written import entries_in, given_in, mapping_in
+from rankwise.documents.written import entries_in, mapping_in
 from rankwise.wording import code
 
 
@@ -331,13 +331,11 @@ class JobEnvironment(Model):
     build: BuildFolder | None = None
     """The folder from which its image is built."""
     version: Annotated[Any, _foreign("Its version.")] = None
-    description: Annotated[Any, _foreign("A note for people.")] = None
 
     @classmethod
     def conflicts(cls, contents: Mapping[str, Any]) -> Iterator[Conflict]:
         if contents.get("build") is not None:
-            for name in given_in(contents, ("image", "conda_file")):
-                yield Conflict((name,), f"an environment has `build` or `{name}`, not both")
+            yield from cls.exactly_one(contents, ("build", "image"), "an environment")
 
     @property
     def is_inline(self) -> bool:

@@ -164,7 +164,9 @@ def parse(reading: DocumentSource) -> DocumentModel:
     _refuse_azures_own(contents, reading.name)
     problems += _find_type(contents)
     chosen = contents.get("type")
-    name = chosen if isinstance(chosen, str) and _is_type(chosen, contents) else None
+    # `stages` and `parameters` are of ours, whose type is misspelt.
+    known = {**TYPES, **({} if contents.keys() & {"stages", "parameters"} else AZURE_TYPES)}
+    name = chosen if isinstance(chosen, str) and chosen in known else None
     if name is None:
         problems.append(_wrong_type(contents))
         # The rest is checked as the type that was most likely meant, to report all at once.
@@ -183,15 +185,8 @@ def _refuse_azures_own(contents: LocatedMapping, name: str) -> None:
     """Raise InputError for a document of Azure ML of which there is no counterpart."""
     folder, _, schema = str(contents.get("$schema")).rpartition("/")
     if "azureml" in folder and schema not in _TYPE_OF_SCHEMA:
-        here = "rankwise runs command, pipeline and sweep jobs, and command components"
-        message = f"{code(schema.partition('.')[0])} is for Azure ML alone: {here}"
+        message = f"{code(schema.partition('.')[0])} is for Azure ML alone: no such thing runs here"
         raise written.as_error(name, [Problem(contents.values_at["$schema"], message)])
-
-
-def _is_type(name: str, contents: LocatedMapping) -> bool:
-    # `stages` and `parameters` are of ours, whose type is misspelt.
-    is_azure = name in AZURE_TYPES and not contents.keys() & {"stages", "parameters"}
-    return name in TYPES or is_azure
 
 
 def _find_type(contents: LocatedMapping) -> Iterator[Problem]:

@@ -478,9 +478,7 @@ class SiteFile(Model):
     """What commands run in, by name."""
     notify: dict[SiteName, AnyNotify] = Field(default={})
     """Recipients of the results of runs, by name."""
-    inputs: dict[values.Text, FilePath] = Field(
-        default={}, examples=[{"azureml:iris@latest": "/data/iris"}]
-    )
+    inputs: dict[values.Text, FilePath] = Field(default={})
     """Files and folders here for inputs that are elsewhere, by their names there."""
     defaults: Defaults = Field(default_factory=Defaults)
     """For documents that name no compute, or no runtime."""

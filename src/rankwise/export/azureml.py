@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankwise.documents.common import Input
-from rankwise.documents.jobs import CommandJob, JobEnvironment
+from rankwise.documents.jobs import CommandJob
 from rankwise.documents.written import plain_data
 from rankwise.errors import InputError
 from rankwise.export.base import Exported, ExportJob, given
@@ -148,16 +148,8 @@ def azureml(job: ExportJob) -> Exported:
     )
 
 
-def _environment(job: ExportJob) -> str | dict[str, Any]:
-    """Name the environment, or describe it: as the document does, or by its image."""
-    said = getattr(job.model, "environment", None)
-    if isinstance(said, JobEnvironment) and said.is_inline and not job.options.image:
-        made: dict[str, Any] = plain_data(said.model_dump(exclude_unset=True))
-        if isinstance(said.conda_file, str):
-            made["conda_file"] = _path(job, said.conda_file)
-        if said.build is not None:
-            made["build"]["path"] = _path(job, said.build.path)
-        return made
+def _environment(job: ExportJob) -> str | dict[str, str]:
+    """Name the environment: as the document does, or by its image."""
     runtime = job.role.runtime
     image = job.options.image or (runtime.image if runtime.kind == "container" else "")
     # The name of an environment is Azure ML's own; an image needs no registration there.

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import itertools
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from rankwise.documents.azure_jobs import Component, PipelineJob, PipelineNode, SweepJob
 from rankwise.documents.common import ImageSource, Input, JobOutput, references_in
-from rankwise.documents.jobs import CommandJob, JobEnvironment, JobModel
+from rankwise.documents.jobs import CommandJob, JobEnvironment
 from rankwise.documents.load import Document, load
 from rankwise.documents.pipeline import in_order
 from rankwise.documents.site import Site, with_image
 from rankwise.documents.site_models import ELSEWHERE, LOCAL
 from rankwise.documents.values import fit_name
-from rankwise.documents.written import expanded, mapping_in, plain_data
+from rankwise.documents.written import entries_in, expanded, mapping_in, plain_data
 from rankwise.documents.yaml_reader import read_document
 from rankwise.errors import InputError
 from rankwise.launch.jobs import JobRequest
@@ -34,22 +32,21 @@ from rankwise.planning.stage_commands import program
 from rankwise.planning.sweeps import SweepCase, keys_of
 from rankwise.runtimes.base import cache_folder
 from rankwise.runtimes.uv import CONDA_TOOLS
-from rankwise.wording import code, counted, hint, listed
+from rankwise.wording import code, listed
 
 _REFERENCE = re.compile(r"\$\{\{\s*([\w.-]+)\s*\}\}")
 # Not a path: a name of Azure ML, or an address.
 _NO_PATH = re.compile(r"azureml:|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _MARK = later("")[0]
-_OWN_FOLDER = "the folder of the attempt: outputs/"
+_PYTHON = re.compile(r"python\s*={1,2}\s*(\d+(?:\.\d+)*)(?:\.\*)?")
+_IS_PIP = re.compile(r"pip\b")
 # Azure ML makes this folder where a command works.
 _OUTPUTS = re.compile(r"""(?:^|[\s='">])(?:\./)?outputs/""")
 # A folder for each process: several that install into one would disturb each other. By the last
 # variable, uv refuses to install anything.
-_PACKAGES = (
-    f'export PIP_TARGET="{later("folder")}/packages/$RANKWISE_NODE-$$"; '
-    'export PYTHONPATH="$PIP_TARGET${PYTHONPATH:+:$PYTHONPATH}" PATH="$PIP_TARGET/bin:$PATH" '
-    'VIRTUAL_ENV="$PIP_TARGET"; '
-)
+_PACKAGES = f"""export PIP_TARGET="{later("folder")}/packages/$RANKWISE_NODE-$$"; \
+export VIRTUAL_ENV="$PIP_TARGET" PATH="$PIP_TARGET/bin:$PATH" \
+PYTHONPATH="$PIP_TARGET${{PYTHONPATH:+:$PYTHONPATH}}"; """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,34 +64,32 @@ class Surroundings:
 
     def arrange(self) -> JobRequest:
         """Return the request with what is here in place of what the document names."""
-        model, request = self.document.model, self.request
-        assert isinstance(model, JobModel)
+        model: Any = self.document.model
         given = model.inputs.items()
         places = {f"inputs.{n}": self._input(f"inputs.{n}", one) for n, one in given if one.path}
-        runtimes = [role.runtime for role in request.roles]
+        runtimes = [role.runtime for role in self.request.roles]
         if isinstance(model, CommandJob):
             runtimes = [self._runtime(model.environment, runtimes[0])] * len(runtimes)
             places |= {f"outputs.{n}": self._output(n, one) for n, one in model.outputs.items()}
-            if any(map(_OUTPUTS.search, [model.command, *request.inputs.values()])):
-                nodes = range(request.instance_count or 1)
+            if any(map(_OUTPUTS.search, [model.command, *self.request.inputs.values()])):
+                nodes = range(self.request.instance_count or 1)
                 self.folders += [f"{later(f'folder:{node}')}/outputs" for node in nodes]
         roles = []
-        for role, runtime in zip(request.roles, runtimes, strict=True):
+        for role, runtime in zip(self.request.roles, runtimes, strict=True):
             line = self._with_packages(role.command, runtime)
-            roles.append(dataclasses.replace(role, command=line, runtime=runtime))
-        return dataclasses.replace(request, roles=tuple(roles), places=places)
+            roles.append(replace(role, command=line, runtime=runtime))
+        return replace(self.request, roles=tuple(roles), places=places)
 
     def tasks(self, task: Task) -> list[Task]:
         """Return the tasks of the job: those that fetch something, and the one that is planned."""
-        fetches = [] if self.missing else self.fetches
-        own = dataclasses.replace(
+        own = replace(
             task,
             folders=tuple(self.folders),
             mounts=tuple(dict.fromkeys(self.mounts)),
-            needs=tuple(fetch.key for fetch in fetches),
+            needs=tuple(fetch.key for fetch in self.fetches),
             skip="; ".join(self.missing),
         )
-        return [*fetches, own]
+        return [*self.fetches, own]
 
     def _input(self, label: str, given: Input) -> str:
         choice, path = self.site.compute(self.request.compute), given.path
@@ -114,10 +109,11 @@ class Surroundings:
         return whole
 
     def _fetched(self, label: str, given: Input) -> str:
-        last = unquote(urlsplit(given.path).path.rpartition("/")[2])
+        last = re.split("[?#]", given.path)[0].rpartition("/")[2]
         if not last:
             why = "which is a folder in the web: name its files, each as a `uri_file`"
             self.missing.append(f"{label} is {given.path}, {why}")
+            return given.path
         name, digest = fit_name(last), hashlib.sha256(given.path.encode()).hexdigest()[:16]
         into = cache_folder() / "inputs" / digest
         line = program("fetch", url=given.path, into=str(into), name=name)
@@ -133,7 +129,7 @@ class Surroundings:
             place = _at(self.document, given.path)
         elif given.path:
             self.notices.append(
-                f"outputs.{name}: {given.path} is in Azure; it goes to {_OWN_FOLDER}{name}"
+                f"outputs.{name}: {given.path} is in Azure: see the attempt's folder"
             )
         folder = place.rpartition("/")[0] if given.type == "uri_file" else place
         self.folders.append(folder)
@@ -144,15 +140,12 @@ class Surroundings:
         """Return a command whose `pip install` leaves the environment alone that it runs in."""
         if runtime.kind not in ("current", "uv", "conda") or not PIP.search(command):
             return command
-        whose = "that of rankwise" if runtime.kind == "current" else runtime.name
-        where = f"goes to the folder of the attempt, not into the environment, {whose}"
-        self.notices.append(f"pip: what the command installs {where}")
+        self.notices.append("pip installs for this attempt alone, not into the environment")
         return _PACKAGES + command
 
     def _runtime(self, said: JobEnvironment, named: RuntimeChoice) -> RuntimeChoice:
         """Return what a command runs in; `named` is what the site file says."""
-        built = said.build.path if said.build is not None else "of the document"
-        label = said.name or said.image or built
+        label = said.name or said.image or "of the document"
         if not said.is_inline:
             return named
         # The site file decides, as of all names in documents.
@@ -169,16 +162,19 @@ class Surroundings:
         if (data := said.conda_file) is not None:
             if isinstance(data, str):
                 data = read_document(Path(_at(self.document, data))).contents
-            left = [f"the image {said.image}"] if said.image else []
             tool = next(filter(shutil.which, CONDA_TOOLS), "") if backend not in ELSEWHERE else ""
             if tool:
                 text = json.dumps(plain_data(data), sort_keys=True)
                 made = RuntimeChoice(name=label, kind="conda", engine=tool, requirements=(text,))
-                return made, f"{tool} makes it{' without '.join(['', *left])}"
-            python, packages, others = _of_pip(data.get("dependencies") or ())
-            made = RuntimeChoice(name=label, kind="uv", python=python, requirements=packages)
-            without = f" without {listed([*others, *left])}" if others or left else ""
-            return made, f"uv makes it of its pip packages{without}"
+                return made, f"{tool} makes it, without an image"
+            entries = entries_in(data, "dependencies")
+            names = [str(one) for one in entries if not isinstance(one, Mapping)]
+            pip = [str(one) for part in entries for one in entries_in(part, "pip")]
+            python = next((found[1] for one in names if (found := _PYTHON.fullmatch(one))), "")
+            made = RuntimeChoice(name=label, kind="uv", python=python, requirements=("pip", *pip))
+            others = [one for one in names if not (_IS_PIP.match(one) or _PYTHON.fullmatch(one))]
+            without = listed([*others, *filter(None, [said.image])])
+            return made, f"uv makes it of its pip packages, without {without or 'an image'}"
         if backend == LOCAL and not any(map(shutil.which, ENGINES)):
             return self.site.runtime(), "there is no container engine: using the current Python"
         if (build := said.build) is None:
@@ -194,16 +190,8 @@ def _at(document: Document, path: str) -> str:
     return str(document.path.absolute().parent / expanded(path))
 
 
-_PYTHON = re.compile(r"python\s*={1,2}\s*(\d+(?:\.\d+)*)(?:\.\*)?")
-
-
-def _of_pip(entries: Sequence[Any]) -> tuple[str, tuple[str, ...], list[str]]:
-    """Return the Python and the packages of pip in a conda file, and all else in it."""
-    names = [str(one) for one in entries if not isinstance(one, Mapping)]
-    packages = [str(one) for part in entries if isinstance(part, Mapping) for one in part["pip"]]
-    python = next((found[1] for one in names if (found := _PYTHON.fullmatch(one))), "")
-    others = [one for one in names if not re.match(r"pip\b", one) and not _PYTHON.fullmatch(one)]
-    return python, ("pip", *packages), others
+def _here(document: Document, given: Input) -> Input:
+    return given.model_copy(update={"path": _at(document, given.path)})
 
 
 _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
@@ -211,12 +199,11 @@ _OPTIONAL = re.compile(r"\$\[\[(.*?)\]\]", re.DOTALL)
 _OWN = {"code", "distribution", "environment", "limits", "resources"}
 
 
+_Given = Mapping[str, Any]
+
+
 def _plan_node(
-    document: Document,
-    node: PipelineNode | None,
-    given: Mapping[str, Any],
-    options: PlanOptions,
-    **more: Any,
+    document: Document, node: PipelineNode | None, given: _Given, options: PlanOptions, **more: Any
 ) -> Planned:
     """Plan a job with the inputs and other fields that it is given; `more` is of its task.
 
@@ -227,13 +214,15 @@ def _plan_node(
     inputs, missing = dict(given["inputs"]), list[str]()
     if isinstance(model, Component):
         if unknown := [name for name in inputs if name not in model.inputs]:
-            remedy = hint(unknown[0], model.inputs, f"it has {listed([*model.inputs]) or 'none'}")
-            raise InputError(f"{document.path}: there is no input {code(unknown[0])}; {remedy}")
+            raise InputError(
+                f"{document.path}: no input {unknown[0]}: see {listed([*model.inputs])}"
+            )
         for name, one in model.inputs.items():
             if name not in inputs and not (one.optional and one.default is None):
                 missing += [name] if one.default is None else []
-                inputs[name] = Input(value=one.default or f"<{name}>")
-
+                inputs[name] = Input(value=f"<{name}>" if one.default is None else one.default)
+    if missing:
+        more["skip"] = f"no value for the inputs {listed(missing)}: a pipeline job gives them"
     own: dict[str, Any] = {"command": model.command, **given, "inputs": inputs}
     there = {f"inputs.{name}" for name in inputs}
     own["command"] = _OPTIONAL.sub(
@@ -242,17 +231,11 @@ def _plan_node(
     own["outputs"] = {**model.outputs, **given.get("outputs", {})}
     if node is not None:
         own |= {name: getattr(node, name) for name in node.model_fields_set & _OWN}
-        variables = {**model.environment_variables, **node.environment_variables}
-        own["environment_variables"] = variables
-    job = dataclasses.replace(document, model=model.model_copy(update=own))
-    planned = plan_job(job, options)
+        own["environment_variables"] = {**model.environment_variables, **node.environment_variables}
+    planned = plan_job(replace(document, model=model.model_copy(update=own)), options)
     *fetches, task = planned.tasks
     more["needs"] = (*task.needs, *more.get("needs", ()))
-    if missing:
-        why = f"no value for the inputs {listed(missing)}: a pipeline job gives them, or `default`"
-        fetches, more = [], {"skip": why, "needs": ()}
-    tasks = [*fetches, dataclasses.replace(task, **more)]
-    return dataclasses.replace(planned, tasks=tasks)
+    return replace(planned, tasks=[*fetches, replace(task, **more)])
 
 
 def plan_component(document: Document, options: PlanOptions) -> Planned:
@@ -300,12 +283,10 @@ def _bound(
         reference = found[1] if found else ""
         if reference not in known and "parent." in "".join(references_in(given.text)):
             place = document.place({"path", name}, given.text)
-            remedy = hint(reference, known, f"there is {listed([*known]) or 'nothing'}")
-            raise InputError(f"{place}: {code(given.text)} is unknown; {remedy}")
+            raise InputError(f"{place}: {code(given.text)} is none of {listed([*known])}")
         if reference.startswith("parent.jobs."):
             needs.append(reference.split(".")[2])
-        one = known.get(reference, given)
-        inputs[name] = one.model_copy(update={"path": _at(document, one.path)})
+        inputs[name] = _here(document, known.get(reference, given))
     return inputs, needs
 
 
@@ -340,18 +321,18 @@ def plan_sweep_job(document: Document, options: PlanOptions) -> Planned:
     model = document.model
     assert isinstance(model, SweepJob)
     cases, limits, trial = _cases_of(document, model), model.limits, model.trial
-    said = f"{counted(len(cases), 'trial')}: `objective` is not read, and no trial is the best"
-    parts = [Planned(tasks=[], notices=[said])]
+    parts = [Planned(tasks=[], notices=["`objective` is not read: no trial is the best"])]
     given: dict[str, Any] = {"outputs": model.outputs, "compute": model.compute}
     if trial.command:
         # As of a component, the values are inputs.
         given["command"] = re.sub(r"(\$\{\{\s*)search_space\.", r"\1inputs.", trial.command)
     lane = {"lane": f"trials of {model.name}", "lane_width": limits.max_concurrent_trials}
     timeout = {"timeout": limits.trial_timeout} if limits.trial_timeout else {}
+    inputs = {name: _here(document, one) for name, one in model.inputs.items()}
     definition = _definition(document, trial)
     for case, key in zip(cases, keys_of(cases), strict=True):
         tried = {name: Input(value=value) for name, value in case.values.items()}
-        own = {**given, "name": key, "inputs": {**model.inputs, **tried}}
+        own = {**given, "name": key, "inputs": {**inputs, **tried}}
         more = {"tags": case.values, **lane, **timeout}
         parts.append(_plan_node(definition, trial, own, options, **more))
     return together(parts)
@@ -365,6 +346,5 @@ def _cases_of(document: Document, model: SweepJob) -> list[SweepCase]:
     if how != "grid" and not (how == "random" and (most or len(rows)) >= len(rows)):
         why = f"would choose {most or 'some'} of {len(rows)} combinations"
         raise InputError(f"{document.path}: `{how}` sampling {why}: take `grid`")
-    return [
-        SweepCase(values=dict(zip(model.search_space, row, strict=True))) for row in rows[:most]
-    ]
+    names = [*model.search_space]
+    return [SweepCase(values=dict(zip(names, row, strict=True))) for row in rows[:most]]

@@ -308,11 +308,11 @@ PIP = re.compile(r"\bpip[\d.]*\s+install\b")
 
 def _has_surroundings(model: object, request: JobRequest) -> bool:
     """Return whether a command refers to files, describes its environment or installs packages."""
-    is_described = isinstance(model, models.CommandJob) and (
-        bool(model.outputs) or model.environment.is_inline or "outputs/" in model.command
-    )
-    installs = any(PIP.search(role.command) for role in request.roles)
-    return is_described or installs or bool(request.inputs)
+    facts: list[object] = [request.inputs, request.places]
+    facts += [PIP.search(role.command) for role in request.roles]
+    if isinstance(model, models.CommandJob):
+        facts += [model.environment.is_inline, "outputs/" in model.command]
+    return any(facts)
 
 
 def task_of(request: JobRequest, site: Site) -> Task:
