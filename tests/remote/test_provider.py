@@ -44,7 +44,7 @@ def test_one_instance_serves_a_run_and_is_given_back(tmp_path: Path) -> None:
         assert said.exit_code != 0, said
         assert "2 passed" in said.output, said
         assert "1 failed" in said.output, said
-        assert "provider: 1 instance made, 1 deleted" in said.output, said
+        assert "instances: 1 made, 1 deleted" in said.output, said
         assert _calls(tmp_path, "create") == _calls(tmp_path, "delete") == 1
         assert instances(tmp_path) == []
         assert recorded(shop) == []
@@ -57,7 +57,7 @@ def test_a_delete_that_fails_is_tried_again_said_loudly_and_kept(tmp_path: Path)
         said = run(shop, job("true", "cloud"))
         assert said.exit_code == 0, said
         assert "WARNING: the instance rankwise-" in said.output + said.errors, said
-        assert "1 instance made, 0 deleted" in said.output, said
+        assert "instances: 1 made, 0 deleted" in said.output, said
         assert _calls(tmp_path, "delete") == 3
         [number] = instances(tmp_path)
         clean = shop.rankwise("clean")
@@ -72,7 +72,7 @@ def test_a_delete_that_fails_is_tried_again_said_loudly_and_kept(tmp_path: Path)
         assert "gone: instance rankwise-" in clean.output
         assert _calls(tmp_path, "delete") == 8, "the second of its tries succeeds"
         page = shop.rankwise("report", "job-1", "--html", "-").output
-        assert "1 instance made, 1 deleted" in page
+        assert "1 made, 1 deleted" in page
         assert instances(tmp_path) == recorded(shop) == []
 
 
@@ -96,7 +96,7 @@ def test_an_instance_whose_id_was_lost_is_found_by_its_name(tmp_path: Path) -> N
         (tmp_path / "cloud" / "slow-create").unlink()
         said = shop.rankwise("resume", "job-1")
         assert said.exit_code == 0, said
-        assert "2 instances made, 2 deleted" in said.output, said
+        assert "instances: 2 made, 2 deleted" in said.output, said
         assert instances(tmp_path) == recorded(shop) == []
 
 

@@ -285,9 +285,9 @@ def test_a_notebook_of_gradient_serves_all_runtimes(shop: Shop) -> None:
     assert said.exit_code == 0, said
     assert len(states(shop, "runtimes-1")) == 4
     assert sorted(one["--machineType"] for one in created(shop)) == sorted(MACHINES)
-    assert "provider: 2 instances made, 2 deleted" in said.output, said
+    assert "instances: 2 made, 2 deleted" in said.output, said
     page = shop.rankwise("report", "runtimes-1", "--html", "-").output
-    assert "2 instances made, 2 deleted" in page
+    assert "2 made, 2 deleted" in page
 
 
 @sentence(PAGE, ran="rankwise validate runtimes.yaml, and a machine more in rankwise.toml")
@@ -444,7 +444,7 @@ def test_a_notebook_that_cannot_be_copied_is_a_failure_and_is_not_lost(shop: Sho
 @sentence(
     PAGE,
     ran="rankwise run runtimes.yaml, with `metrics` in rankwise.toml; rankwise report",
-    stand_in=f"{GRADIENT}; made-up values for a GPU, which",
+    stand_in="a script with the words of Gradient's CLI, which makes up values of a GPU,",
 )
 def test_gpu_metrics_of_the_provider_are_in_the_report(shop: Shop) -> None:
     """`gradient notebooks metrics get` would add information about GPU usage."""

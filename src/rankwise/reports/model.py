@@ -314,7 +314,7 @@ def provided_in(store: Store, run: str) -> Iterator[tuple[str, str]]:
     counts = count_instances(store.run_folder(run))
     if not counts:
         return
-    yield "provider", f"{counted(counts[MADE], 'instance')} made, {counts[DELETED]} deleted"
+    yield "instances", f"{counts[MADE]} made, {counts[DELETED]} deleted"
     measured = (read_provided(one.folder).items() for one in store.attempts(run))
     for name, series in grouped(pair for items in measured for pair in items).items():
         values = [value for points in series for _, value in points]
