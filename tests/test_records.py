@@ -405,3 +405,28 @@ def test_a_last_line_that_is_too_long_is_cut_at_its_beginning(tmp_path: Path) ->
     (line,) = last_lines(place, 5)
     assert line.endswith("xend")
     assert len(line) < 100_000
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('{"gpu": [[0, 12], [1.5, "97"]], "none": []}', {"gpu": [(0.0, 12.0), (1.5, 97.0)]}),
+        ('{"gpu": [[0]]}', {}),
+        ('{"gpu": {"a": 1}}', {}),
+        ('{"gpu": [["x", 1]]}', {}),
+        ("[1, 2]", {}),
+        ("\x00", {}),
+    ],
+)
+def test_what_a_provider_has_measured_is_read_or_nothing_is(
+    tmp_path: Path, text: str, found: dict[str, object]
+) -> None:
+    assert records.read_provided(tmp_path) == {}
+    (tmp_path / records.PROVIDED).write_text(text)
+    assert records.read_provided(tmp_path) == found
+
+
+def test_an_instance_counts_once_however_often_it_is_noted(tmp_path: Path) -> None:
+    assert not records.count_instances(tmp_path)
+    (tmp_path / records.INSTANCES).write_text("made a\nmade b\nmade a\ndeleted a\n")
+    assert records.count_instances(tmp_path) == {"made": 2, "deleted": 1}
