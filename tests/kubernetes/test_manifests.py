@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import shutil
 import subprocess
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ import pytest
 from environments import ROOT
 
 from rankwise.backends.base import Attempt, Submission
-from rankwise.backends.kubernetes.delivery import deliver, own_part, pack
+from rankwise.backends.kubernetes.delivery import copy_of_code, deliver, own_part, pack
 from rankwise.backends.kubernetes.objects import (
     dns_name,
     job_name,
@@ -307,6 +310,45 @@ def job_in(folder: Path, **more: Any) -> Submission:
     return Submission(
         attempt=attempt, task=one_task(code=str(folder), **more), runtime=PreparedRuntime()
     )
+
+
+ROLES = """\
+type: TensorflowJob
+name: roles
+worker:
+  num_replicas: 2
+  spec: {command: python train.py, code: ./src, environment: one, resource_limits: {cpu: 1}}
+parameter_server:
+  spec: {command: python serve.py, code: ./servers, environment: two}
+compute: {target: k8s}
+"""
+
+
+def test_each_role_has_its_image_and_its_code(tmp_path: Path) -> None:
+    table = '[compute.k8s]\nbackend = "kubernetes"\n'
+    images = '[runtime.one]\nimage = "one:1"\n[runtime.two]\nimage = "two:1"\n'
+    (tmp_path / "rankwise.toml").write_text(table + images)
+    for name in ("src", "servers"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of_{name}.py").touch()
+    (tmp_path / "roles.yaml").write_text(ROLES)
+    [task] = plan_from([tmp_path / "roles.yaml"])[0].tasks
+    where = replace(choice(), enforce_limits=False)
+    made = jobs(objects(task, where))
+    images_of = {role: container(job)["image"] for role, job in made.items()}
+    assert images_of == {"head": "one:1", "worker": "one:1", "parameter_server": "two:1"}
+    # Claimed, but not enforced.
+    assert container(made["worker"])["resources"] == {"requests": {"cpu": "1"}, "limits": {}}
+    assert container(jobs(objects(task))["worker"])["resources"]["limits"] == {"cpu": "1"}
+    attempt = Attempt(label="run/t/1", marker=MARKER, folder=tmp_path / "attempt")
+    job = Submission(attempt=attempt, task=task, runtime=PreparedRuntime())
+    code = copy_of_code(job, where.kubernetes)
+    order, parts = deliver(job, where.kubernetes, code)
+    assert set(parts) == {"pod.pyz", "code.tgz", "code-parameter_server.tgz"}
+    with tarfile.open(fileobj=io.BytesIO(parts["code-parameter_server.tgz"])) as archive:
+        assert archive.getnames() == ["of_servers.py"]
+    # Each process works in the folder of its own pod.
+    assert {one["folder"] for one in json.loads(order)["processes"]} == {""}
 
 
 def test_code_that_is_too_much_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
 import time
+import venv
 from pathlib import Path
 
 import pytest
@@ -278,3 +280,43 @@ def test_a_repository_that_a_host_cannot_reach_is_named(tmp_path: Path, server: 
         assert "not run" in said.output, said
         assert "origin could not be cloned on" in said.output, said
         assert "git init: no route" in said.output, said
+
+
+_ROLES = """\
+type: TensorflowJob
+name: roles
+compute: hosts
+worker:
+  num_replicas: 1
+  spec: {command: python say.py, code: ./src, environment: current}
+parameter_server:
+  spec:
+    command: python say.py
+    code: ./servers
+    environment: other
+    resource_limits: {memory: 1Gi}
+"""
+
+
+def test_each_role_has_its_environment_and_code_on_the_host(tmp_path: Path, server: Sshd) -> None:
+    other = tmp_path / "other"
+    venv.create(other, with_pip=False)
+    said = "import os, resource, sys; limit = resource.getrlimit(resource.RLIMIT_DATA)[0]\n"
+    said += "print(NAME, sys.prefix, os.environ.get('VIRTUAL_ENV'), limit, flush=True)\n"
+    table = f'[runtime.other]\npython = "{other}"\n'
+    with ssh_shop(tmp_path, server, table) as shop:
+        shop.write("src/say.py", said.replace("NAME", "'worker'") + "import time; time.sleep(1)\n")
+        shop.write(
+            "servers/say.py", said.replace("NAME", "'server'") + "open('made', 'w').close()\n"
+        )
+        ended = run(shop, _ROLES)
+        assert ended.exit_code == 0, ended
+        words = {
+            line.split()[0]: line.split()[1:] for line in re.findall(r"\| (\w+ /.*)", ended.output)
+        }
+        assert words["server"][:2] == [str(other)] * 2
+        assert words["worker"][0] == sys.prefix
+        # Where the host has cgroups for us, there is no rlimit.
+        assert words["server"][2] in (str(1 << 30), words["worker"][2])
+        made = shop.folder.glob(".rankwise/runs/roles-1/roles/1/nodes/*/made")
+        assert [path.parent.name for path in made] == ["node0-parameter_server"]

@@ -204,6 +204,49 @@ def test_ranks_of_mpi_are_in_one_container_and_leave_their_records(shop: Shop, n
     shop.wait_until_empty()
 
 
+LIMITED = """\
+type: {kind}
+name: job
+{role}:
+  spec:
+    command: {command}
+    code: code
+    environment: box
+{limits}
+"""
+HOG = """\
+import os, sys
+print("begins", flush=True)
+if os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK", "1")) == "1":
+    data = b"x" * (300 << 20)
+"""
+
+
+def test_a_process_in_a_container_has_the_memory_of_its_role(shop: Shop) -> None:
+    shop.write("code/hog.py", HOG)
+    limits = "    resource_limits: {memory: 200Mi}"
+    line = "python hog.py"
+    text = LIMITED.format(kind="PytorchJob", role="worker", command=line, limits=limits)
+    shop.write("job.yaml", f"{text}process_count_per_instance: 1\n")
+    said = shop.rankwise("run", "job.yaml")
+    assert said.exit_code == 1, said
+    assert "worker-0 exceeded its memory limit of 200Mi (MemoryError)" in said.output, said
+
+
+def test_ranks_in_a_container_have_the_memory_of_their_node(shop: Shop) -> None:
+    environment = ENVIRONMENTS["mpich"]
+    need(why_unavailable(environment))
+    shop.write("code/hog.py", HOG)
+    limits = "    resource_limits: {memory: 100Mi}\nworker:\n  resource_limits: {memory: 200Mi}"
+    line = "mpirun -np 2 python hog.py"
+    text = LIMITED.format(kind="MpiJob", role="launcher", command=line, limits=limits)
+    path = f"{environment.folder}/bin:/usr/local/bin:/usr/bin:/bin"
+    shop.write("job.yaml", f'{text}environment_variables: {{PATH: "{path}"}}\n')
+    said = shop.rankwise("run", "job.yaml")
+    assert said.exit_code == 1, said
+    assert "rank 1 exceeded its memory limit of 200Mi (MemoryError)" in said.output, said
+
+
 def test_an_image_without_python_runs_ranks_that_leave_no_records(shop: Shop) -> None:
     """Nothing is on its PATH but a launcher, which is a script."""
     shop.write("code/bin/mpirun", '#!/bin/sh\nshift 2\n"$@" && "$@"\n').chmod(0o755)

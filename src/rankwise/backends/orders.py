@@ -18,7 +18,6 @@ from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.files import copy_code, read_left
 from rankwise.launch.mpi import without_job
 from rankwise.node.files import Beside
-from rankwise.node.limits import LAUNCHER
 from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
 from rankwise.plan import OWN_VARIABLES, Process, Resources, Task
 from rankwise.runtimes.base import PreparedRuntime, cache_folder
@@ -192,9 +191,6 @@ def _process_order(
     made = {name: one for name, one in special.environment.items() if name not in environment}
     own = {**made, **process.environment, **visible}
     command, place = process.command, _own_folder(job.attempt.folder, process)
-    limits = job.task.node_limits if process.limits is None else process.limits
-    # The ranks of a launcher are in its container, and leave its limits there.
-    memory = limits.memory if limits is not None and process.role != LAUNCHER else 0
     if runtime.wrap is not None:
         command = runtime.wrap(
             command,
@@ -204,7 +200,6 @@ def _process_order(
             mounts=[str(job.attempt.folder), *job.task.mounts],
             names=[*OWN_VARIABLES, *environment, *own, *job.task.secrets],
             gpus=process.resources.gpus,
-            memory=memory,
         )
     return ProcessOrder(
         **{name: getattr(process, name) for name in _AS_PLANNED},
@@ -215,7 +210,7 @@ def _process_order(
         unset=special.unset,
         folder=place,
         limits=_limits(process.limits),
-        limits_itself=runtime.limits_memory,
+        is_contained=runtime.is_container,
     )
 
 

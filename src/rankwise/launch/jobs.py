@@ -178,10 +178,8 @@ def process_of(
     known = {**said, **environment}
     # The caller may name the process otherwise, or give it a share of what its role claims.
     named = {"name": f"{role.name}-{number}", "role": role.name, "resources": role.resources}
-    if differ(role.runtime, request.common.runtime):
-        named["runtime"] = role.runtime
-    if role.code != request.common.code:
-        named["code"] = role.code
+    named["runtime"] = role.runtime if differ(role.runtime, request.common.runtime) else None
+    named["code"] = role.code if role.code != request.common.code else ""
     notes += prepared.word_notes(known)
     command = prepared.for_process(known)
     return Process(**{**named, **more}, command=command, environment=environment), notes

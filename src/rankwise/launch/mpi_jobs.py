@@ -13,7 +13,6 @@ from rankwise.launch.jobs import (
     Counts,
     Facts,
     JobRequest,
-    RoleRequest,
     assemble,
     commanding_role,
     counts,
@@ -101,7 +100,13 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
     mpi4py = WITH_MPI4PY_IF_THERE if is_contained else WITH_MPI4PY if facts.has_mpi4py else ""
     prepared = prepare(line, reading, family, mpi4py=mpi4py)
     at_nodes = request.common
-    _check_environments(request, role, at_nodes, facts)
+    if differ(role.runtime, at_nodes.runtime) and not facts.has_pods:
+        raise InputError(
+            f"{at_nodes.place or request.name}: the ranks of an MPI job run in the environment of "
+            f"the mpirun that starts them: `{role.runtime.name}` on compute `{request.compute}`, "
+            f"not `{at_nodes.runtime.name}`; name the same `environment` in each role, or run the "
+            "job on Kubernetes, where each role has its own image"
+        )
     # A document without workers says of its launcher what each node needs.
     own = Resources() if role is at_nodes else role.resources
     # The launcher claims less than the ranks do: where it can be, it is by itself.
@@ -128,20 +133,6 @@ def mpi_task(request: JobRequest, facts: Facts) -> Task:
         resources=own + at_nodes.resources * found.instances,
         node_limits=request.limits(at_nodes.resources),
         notes=[*notes, *prepared.notes],
-    )
-
-
-def _check_environments(
-    request: JobRequest, launcher: RoleRequest, worker: RoleRequest, facts: Facts
-) -> None:
-    """Raise InputError if ranks of one environment would be started by the mpirun of another."""
-    if facts.has_pods or not differ(launcher.runtime, worker.runtime):
-        return
-    raise InputError(
-        f"{worker.place or request.name}: the ranks of an MPI job run in the environment of the "
-        f"mpirun that starts them: `{launcher.runtime.name}` on compute `{request.compute}`, not "
-        f"`{worker.runtime.name}`; name the same `environment` in each role, or run the job on "
-        "Kubernetes, where each role has its own image"
     )
 
 

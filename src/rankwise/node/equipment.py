@@ -89,8 +89,12 @@ def equip(folder: str, root: str) -> None:
     if code := choice.get("repository"):
         clone_code(code, f"{root}/repositories")
     if own := choice.get("processes"):
-        made = {name: ready(one, root) for name, one in own.items()}
-        there = Placement(processes={name: one.own() for name, one in made.items()})
+        made = ((name, ready(one, root)) for name, one in own.items())
+        processes = {
+            name: (one.environment, {"path": [*one.path, *one.path_behind], "unset": one.unset})
+            for name, one in made
+        }
+        there = Placement(processes=processes)
     else:
         there = ready(choice, root)
     there.write(folder)

@@ -98,18 +98,10 @@ class ProcessOrder(Plain):
     """In which it works, if that is not its node's."""
     limits: Mapping[str, float] | None = None
     """The `cores` and bytes of `memory` that it may use; None: those of its node."""
-    limits_itself: bool = False
-    """Whether its command sees to that, as an engine of containers does."""
+    is_contained: bool = False
+    """Whether its command starts a container, in which it has its limits."""
     cores: Sequence[int] = ()
     """Those to which it is bound; none: those of its node."""
-
-    def placed(self, there: Mapping[str, Any] | None) -> Self:
-        """Return it with what is known where it is carried out."""
-        if there is None:
-            return self
-        environment = {**there["environment"], **self.environment}
-        unset, path = [*self.unset, *there["unset"]], [*there["path"], *self.path]
-        return self.replace(environment=environment, unset=unset, path=path)
 
     is_awaited: bool = True
     is_vital: bool = True
@@ -191,7 +183,13 @@ class Order(Plain):
             environment={**there.environment, **self.environment},
             unset=(*self.unset, *there.unset),
             path=(*there.path, *self.path, *there.path_behind),
-            processes=[one.placed(there.processes.get(one.name)) for one in self.processes],
+            processes=[
+                one.replace(**made, environment={**variables, **one.environment})
+                for one in self.processes
+                for variables, made in [there.processes[one.name]]
+            ]
+            if there.processes
+            else self.processes,
         )
 
 
@@ -207,13 +205,8 @@ class Placement(Plain):
     path: Sequence[str] = ()
     """Folders before those of the order."""
     path_behind: Sequence[str] = ()
-    processes: Mapping[str, Mapping[str, Any]] = {}
-    """Fields of processes of the order, by their names, where their runtimes differ."""
-
-    def own(self) -> dict[str, Any]:
-        """Return what it says of one process."""
-        path = [*self.path, *self.path_behind]
-        return {"environment": self.environment, "unset": self.unset, "path": path}
+    processes: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any]]] = {}
+    """Where runtimes differ: variables and other fields of each process, by its name."""
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write it into the folder of an attempt."""

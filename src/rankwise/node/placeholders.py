@@ -217,10 +217,8 @@ def prepare(order: Order) -> list[tuple[list[str], dict[str, str]]]:
         own = {**marks.fill_in_all(one.environment), **node_variables(order, one.node)}
         if one.path:
             own["PATH"] = os.pathsep.join([*one.path, common["PATH"]])
-        found.append((marks.arguments(one.command), {**common, **own}))
-        for name in one.unset:
-            if name not in own:
-                found[-1][1].pop(name, None)
+        kept = {name: value for name, value in common.items() if name not in one.unset}
+        found.append((marks.arguments(one.command), {**kept, **own}))
     return found
 
 

@@ -104,10 +104,10 @@ def enter_node(order: Order, about: ProcessOrder, environment: MutableMapping[st
     has_name = settle(order, about.node)
     if about.folder:
         os.chdir(about.folder)
-    if order.has_limits:
+    if order.has_limits and not about.is_contained:
         from .limits import confine  # late: few orders have some
 
-        confine(order, about.node, about)
+        confine(order, about.node, about.name)
     if has_name:
         # A launcher passes it on to its daemons, which need names that tell them apart.
         for name in TEMPORARY_VARIABLES:
@@ -405,7 +405,7 @@ class WatchedRank(Child):
         if self._order.has_limits:
             from .limits import confine
 
-            confine(self._order, self._about["node"] or 0)
+            confine(self._order, self._about["node"] or 0, str(self._about["name"]))
 
     def start_record(self) -> dict[str, Any]:
         return {**super().start_record(), "watched_by": os.getpid()}

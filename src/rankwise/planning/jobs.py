@@ -148,11 +148,8 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
     model = document.model
     folder = document.path.absolute().parent
     assert isinstance(model, models.JobModel)
-    if isinstance(model, models.CommandJob):
-        details = _of_command(model, site, folder)
-    else:
-        details = _of_roles(document, site, folder)
-        details["is_limited"] = _is_limited(site.compute(compute))
+    is_command = isinstance(model, models.CommandJob)
+    choice = site.compute(compute)
     return JobRequest(
         key=key,
         name=model.name,
@@ -163,13 +160,10 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
         restart=restart_of(model.restart),
         folder=str(folder),
         tags=model.tags,
-        **details,
+        # Kubernetes itself holds pods to what they claim.
+        is_limited=not is_command and choice.enforce_limits and choice.backend != KUBERNETES,
+        **(_of_command if is_command else _of_roles)(document, site, folder),
     )
-
-
-def _is_limited(choice: ComputeConfig) -> bool:
-    # Kubernetes itself holds pods to what they claim.
-    return choice.enforce_limits and choice.backend != KUBERNETES
 
 
 def _of_roles(document: Document, site: Site, folder: Path) -> dict[str, Any]:
@@ -220,7 +214,8 @@ def _runtime_of(said: models.JobEnvironment, site: Site) -> RuntimeChoice:
     return site.runtime("" if said.is_inline else said.name)
 
 
-def _of_command(model: models.CommandJob, site: Site, folder: Path) -> dict[str, Any]:
+def _of_command(document: Document, site: Site, folder: Path) -> dict[str, Any]:
+    model: Any = document.model
     distribution = model.distribution
     runtime = _runtime_of(model.environment, site)
     own = f"{later('folder')}/outputs"
@@ -326,8 +321,8 @@ def task_of(request: JobRequest, site: Site) -> Task:
 
 def _limit_notes(task: Task, choice: ComputeConfig) -> list[str]:
     """Say how the limits of a task are enforced, if it has any."""
-    own = [process.limits for process in task.processes if process.limits is not None]
-    if not any(one != Resources() for one in (*own, task.node_limits or Resources())):
+    known = [task.node_limits, *(process.limits for process in task.processes)]
+    if not any(one and (one.cores or one.memory) for one in known):
         return []
     from rankwise.node.limits import has_cgroups
 

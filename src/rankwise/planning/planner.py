@@ -124,11 +124,12 @@ def with_image(task: Task, site: Site) -> Task:
         if one.kind != "container":
             notes.append(f"environment {one.name}: the image {image} of compute {task.compute}")
         images[one] = RuntimeChoice(name=one.name, kind="container", image=image)
-    more: dict[str, Any] = {"runtime": images[task.runtime], "notes": tuple(notes)}
-    if len(images) > 1:
-        its = ((one, one.runtime and images[one.runtime]) for one in task.processes)
-        more["processes"] = tuple(dataclasses.replace(one, runtime=new) for one, new in its)
-    return dataclasses.replace(task, **more)
+    processes = [
+        dataclasses.replace(one, runtime=one.runtime and images[one.runtime])
+        for one in task.processes
+    ]
+    more: dict[str, Any] = {"processes": tuple(processes), "notes": tuple(notes)}
+    return dataclasses.replace(task, runtime=images[task.runtime], **more)
 
 
 def _with_notes(task: Task) -> Task:

@@ -21,8 +21,8 @@ Wrap = Callable[..., Command]
 """Returns the command that runs a command inside of something.
 
 The process is called `name`. It works in `folder`, sees that one and `mounts` under their own
-names, has the variables in `names` with the values that they have where it is started, `gpus`
-GPUs and `memory`: see `Container`.
+names, has the variables in `names` with the values that they have where it is started, and `gpus`
+GPUs: see `Container`.
 """
 
 
@@ -39,8 +39,6 @@ class PreparedRuntime:
     """None: commands need nothing around them."""
     is_container: bool = False
     """Whether `wrap` puts commands into containers."""
-    limits_memory: bool = False
-    """Whether `wrap` limits it, since what it starts is no child of its caller."""
 
 
 Runtime = Callable[[RuntimeChoice, Say], PreparedRuntime]

@@ -53,7 +53,6 @@ class Container:
         mounts: Sequence[str] = (),
         names: Iterable[str] = (),
         gpus: int = 0,
-        memory: int = 0,
     ) -> tuple[str, ...]:
         """Return the engine's command line; values of variables never stand in it."""
         line = ("/bin/sh", "-c", command) if isinstance(command, str) else command
@@ -68,8 +67,6 @@ class Container:
             *(self.executable, *_AS_ALL),
             *self._user(),
             *self._gpus(gpus),
-            # As outside, of each process: a limit of the whole needs cgroups that users may write.
-            *(("--ulimit", f"data={memory}") if memory else ()),
             *(part for path in seen for part in ("--volume", f"{path}:{path}")),
             *("--volume", f"{_OWN}:{_OWN}:ro"),
             *("--workdir", folder),
@@ -140,8 +137,7 @@ def prepare(choice: RuntimeChoice, say: Say) -> PreparedRuntime:
     if container.engine != "apptainer":  # which gets it at its first use
         _get_image(choice, container, say)
         _try(choice, container)
-    by_engine = container.engine != "apptainer"
-    return PreparedRuntime(wrap=container, is_container=True, limits_memory=by_engine)
+    return PreparedRuntime(wrap=container, is_container=True)
 
 
 def _working_engine(choice: RuntimeChoice) -> Container:

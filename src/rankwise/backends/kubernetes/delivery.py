@@ -62,22 +62,17 @@ def _too_much(job: Submission, packed: int, total: int) -> str:
 def pod_order(job: Submission, choice: KubernetesConfig) -> Order:
     """Return the order of the runner in the head, which learns later where the other pods are."""
     folder = Path(choice.mount) / "work" / "attempt"
-    inner = _in_own_pods(job)
-    inner = dataclasses.replace(inner, attempt=dataclasses.replace(job.attempt, folder=folder))
+    inner = dataclasses.replace(job, attempt=dataclasses.replace(job.attempt, folder=folder))
     if choice.code != "configmap":
         place = choice.code_path
     else:
         place = f"{folder}/nodes/node%d" if job.task.code else job.task.folder
     order = make_order(inner, _nodes(job, place))
     # What the client's machine has in its environment is not there.
-    return order.replace(unset=[], brings_files=choice.code == "configmap")
-
-
-def _in_own_pods(job: Submission) -> Submission:
-    """Return a task whose processes work where their nodes do: each role has pods of its own."""
-    processes = (dataclasses.replace(one, code="") for one in job.task.processes)
-    task = dataclasses.replace(job.task, processes=tuple(processes))
-    return dataclasses.replace(job, task=task)
+    # Each role has pods of its own: a process works where its node does.
+    processes = [one.replace(folder="") for one in order.processes]
+    more = {"processes": processes, "brings_files": choice.code == "configmap"}
+    return order.replace(unset=[], **more)
 
 
 def _nodes(job: Submission, place: str) -> list[NodeOrder]:
@@ -187,7 +182,7 @@ def package_for(job: Submission, choice: ComputeConfig) -> PodPackage:
         order, parts = deliver(job, site, code)
         # Beside the records as well: checks find files by it.
         nodes = _nodes(job, f"{attempt.folder}/nodes/node%d")
-        make_order(_in_own_pods(job), nodes).write(attempt.folder)
+        make_order(job, nodes).write(attempt.folder)
     except OSError as error:
         why = f"{attempt.label} could not be made ready in {attempt.folder}: {error.strerror}"
         raise ComputeFailure(why) from error

@@ -404,9 +404,10 @@ class _ObjectMaker:
         return security
 
     def _container(self, group: PodGroup, part: str, head_address: str) -> dict[str, Any]:
+        own = (one.runtime for one in self._task.processes if one.node in group.nodes)
         container = {
             "name": CONTAINER,
-            "image": image_of(self._runtime(group), self._choice),
+            "image": image_of(next(filter(None, own), self._task.runtime), self._choice),
             "imagePullPolicy": self._site.pull_policy,
             "command": ["/bin/sh", "-c", START, "rankwise", self._site.mount, part],
             "env": self._variables(group, head_address),
@@ -444,11 +445,6 @@ class _ObjectMaker:
             {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
             for name, path in fields.items()
         ]
-
-    def _runtime(self, group: PodGroup) -> RuntimeChoice:
-        """Return what runs in these pods: that of their processes, else that of the task."""
-        own = (one.runtime for one in self._task.processes if one.node in group.nodes)
-        return next(filter(None, own), self._task.runtime)
 
     def _resources(self, group: PodGroup) -> dict[str, Any]:
         claim = group.claim

@@ -253,14 +253,12 @@ def _pack(
     with tarfile.open(fileobj=file, mode="w") as archive:
         add_file(archive, records.ORDER, to_json(order.data()).encode())
         add_file(archive, "runtime.json", json.dumps(runtime).encode())
-        if is_copied and not is_cloned:
-            with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
-                copy_code(Path(source), Path(copy))
-                archive.add(copy, "nodes/node0", filter=_writable)
-        for role, code in {one.role: one.code for one in job.task.processes if one.code}.items():
+        codes = {f"-{one.role}": one.code for one in job.task.processes if one.code}
+        codes |= {"": source} if is_copied and not is_cloned else {}
+        for name, code in codes.items():
             with tempfile.TemporaryDirectory(prefix=".sending-", dir=here) as copy:
                 copy_code(Path(code), Path(copy))
-                archive.add(copy, f"nodes/node0-{role}", filter=_writable)
+                archive.add(copy, f"nodes/node0{name}", filter=_writable)
         # Last of all: without it, the agent takes what came for a part.
         add_file(archive, WHOLE, b"")
 
@@ -300,8 +298,7 @@ def _runtime(
         )
     executable, user = found.engines[engine], {"uid": found.uid, "gid": found.gid}
     wrap = Container(engine=engine, executable=executable, image=choice.image, **user)
-    by_engine = engine != "apptainer"
-    prepared = dataclasses.replace(given, wrap=wrap, is_container=True, limits_memory=by_engine)
+    prepared = dataclasses.replace(given, wrap=wrap, is_container=True)
     return {**runtime, "engine": executable}, prepared
 
 
