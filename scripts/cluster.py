@@ -53,7 +53,7 @@ SlurmdPidFile={folder}/run/%n.pid
 SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/%n.log
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin={task_plugin}
 SwitchType=switch/none
 MpiDefault=none
 SelectType=select/cons_tres
@@ -109,6 +109,8 @@ class Cluster(Daemons):
     """For how many seconds the controller remembers a job that has ended."""
     plugins: str = ""
     """Lines of plugstack.conf."""
+    binds: bool = False
+    """Whether srun --cpu-bind binds tasks. Its default cannot: it finds too few cores."""
 
     @property
     def nodes(self) -> list[str]:
@@ -242,6 +244,7 @@ class Cluster(Daemons):
                 first_job=1 + secrets.randbelow(60_000_000),
                 accounting=accounting,
                 cores=CORES_PER_NODE,
+                task_plugin="task/affinity" if self.binds else "task/none",
                 nodes=nodes,
             )
         )
@@ -256,7 +259,12 @@ class Cluster(Daemons):
 
 @contextlib.contextmanager
 def cluster(
-    *, has_accounting: bool = False, prefix: str = "n", job_age: int = 3600, plugins: str = ""
+    *,
+    has_accounting: bool = False,
+    prefix: str = "n",
+    job_age: int = 3600,
+    plugins: str = "",
+    binds: bool = False,
 ) -> Iterator[Cluster]:
     """Have a cluster for a while."""
 
@@ -267,6 +275,7 @@ def cluster(
             prefix=prefix,
             job_age=job_age,
             plugins=plugins,
+            binds=binds,
         )
 
     with started(make, "rw-slurm-", "SLURM_CONF", _CONF) as made:
@@ -296,6 +305,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
     add_option(parser)
+    parser.add_argument("--binds", action="store_true", help="srun --cpu-bind binds tasks")
     parser.add_argument("--job-age", type=int, default=3600, metavar="SECONDS")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     chosen = parser.parse_args(arguments)
@@ -303,7 +313,9 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return refuse(f"no Slurm here: {why}", chosen, environment)
     if chosen.install:
         return 0
-    with cluster(has_accounting=chosen.accounting, job_age=chosen.job_age) as made:
+    with cluster(
+        has_accounting=chosen.accounting, job_age=chosen.job_age, binds=chosen.binds
+    ) as made:
         command = chosen.command or ["bash"]
         return subprocess.run(
             command, env={**environment, **made.variables}, check=False

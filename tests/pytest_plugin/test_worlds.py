@@ -262,6 +262,26 @@ def test_the_number_of_threads_is_left_alone_where_it_is_not_ours_to_set(tmp_pat
     assert place.spawned[0]["environment"] == {WORLD: "0"}
 
 
+def test_the_cores_that_ranks_of_the_shared_world_have_are_waited_for(tmp_path: Path) -> None:
+    place = Place(tmp_path, listed(2))
+    assert place.worlds.await_seats(lambda: pytest.fail("there is nothing to wait for")) == []
+    world = place.worlds.start_shared()
+    said = dict(enumerate(cores(20)))
+
+    def step() -> None:
+        rank, seat = said.popitem()
+        world.seats[rank] = seat
+
+    assert place.worlds.await_seats(step) == cores(20)
+    assert place.worlds.await_seats(step) == cores(20)
+
+
+def test_a_world_that_is_lost_is_not_waited_for(tmp_path: Path) -> None:
+    place = Place(tmp_path, listed(2))
+    world = place.worlds.start_shared()
+    assert place.worlds.await_seats(lambda: world.rank_exited(0, 1)) == []
+
+
 def test_ranks_with_threads_are_not_made_from_a_template(tmp_path: Path) -> None:
     """Libraries that are loaded have read how many threads they may have."""
     place = Place(tmp_path, listed(1, threads=2), listed(1))

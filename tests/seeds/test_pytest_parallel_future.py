@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.acceptance.harness import Project
 from tests.seeds.readme_example import check, notes
 from tests.seeds.sentences import sentence
 from tests.seeds.typed import type_line
+from tests.slurm.conftest import require_slurm
 from tests.support.machines import obstacle, seeing, two_domains
 
 README = "pytest_parallel"
@@ -98,7 +100,7 @@ def test_ranks_are_bound_to_domains(example: Project, machine: str) -> None:
         outcome = type_line(example, line)
         assert outcome.counts() == {"passed": 1}, outcome
         assert cores_of_ranks(example) == cores.split(), outcome
-        has_notice = "--bind=core has no effect: 4 workers are more than the 2" in outcome.output
+        has_notice = "--bind=core has no effect with more than 2 workers" in outcome.output
         assert has_notice == (bind == "core"), outcome
 
 
@@ -113,7 +115,7 @@ def test_under_mpirun_the_launcher_binds(example: Project) -> None:
     line = "pytest --bind=core test_bound.py"
     outcome = type_line(example, f"mpirun -np 1 taskset -c 1 {line} : -np 1 taskset -c 0 {line}")
     assert outcome.counts() == {"passed": 1}, outcome
-    assert "--bind has no effect under mpirun, whose own options bind ranks" in outcome.output
+    assert "--bind has no effect under mpirun, which binds ranks itself" in outcome.output
     assert cores_of_ranks(example) == ["1", "0"], outcome
 
 
@@ -321,10 +323,11 @@ def test_ranks_on_nodes_are_bound_and_a_test_has_its_domain_alone(
 ) -> None:
     """Slurm does not bind here; the fifth worker is the first of the second node."""
     require_two_cores()
-    example.write({"test_bound.py": BOUND.format(size=5), "test_socket.py": alone_at("socket")})
+    few = alone_at("socket").replace("range(8)", "range(3)")
+    example.write({"test_bound.py": BOUND.format(size=5), "test_socket.py": few})
     line = ON_NODES.format(scheduler)
     outcome = type_line(example, line, **slurm_with_accounting.variables)
-    assert outcome.counts() == {"passed": 12}, outcome
+    assert outcome.counts() == {"passed": 7}, outcome
     found = notes(example)
     assert sorted(one for one in found if len(one) == 2) == [[str(n), "10101"[n]] for n in range(5)]
     assert check_alone([one for one in found if len(one) > 2]) == 2
@@ -351,6 +354,24 @@ def test_a_test_has_a_node_alone_and_others_are_on_one_if_they_fit(
     outcome = type_line(example, UNBOUND, **slurm_with_accounting.variables)
     assert outcome.counts() == {"passed": 18}, outcome
     assert check_alone(notes(example), is_node=True) == 2
+
+
+BINDS = "--slurm-srun-options=--cpu-bind=map_cpu:0,1,0,1"
+
+
+@sentence(
+    README,
+    ran=f"pytest --n-workers=4 --scheduler=slurm-pool {BINDS}",
+    stand_in=MADE,
+    said="Dynamic scheduler: procs of a common NUMA domain, as Slurm has bound them.",
+)
+def test_dynamic_knows_where_slurm_has_bound_procs(example: Project, machine: str) -> None:
+    require_slurm()
+    example.write({"test_pairs.py": PAIRS})
+    cluster = f"{machine} {sys.executable} {shlex.quote(str(ROOT))}/scripts/cluster.py --binds"
+    line = f"pytest --n-workers=4 --scheduler=slurm-pool {BINDS} test_pairs.py"
+    outcome = type_line(example, f"{cluster} {line}")
+    assert outcome.counts() == {"passed": 7}, outcome
 
 
 # Asynchrony

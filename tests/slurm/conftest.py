@@ -10,6 +10,7 @@ from cluster import Cluster, cluster, obstacle
 
 
 def require_slurm() -> None:
+    """Skip without a Slurm, or fail where everything is required."""
     if why := obstacle():
         if os.environ.get("RANKWISE_REQUIRE_ALL"):
             pytest.fail(f"no Slurm here: {why}")

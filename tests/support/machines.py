@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,8 +54,8 @@ def two_domains(folder: Path) -> Path:
     return made
 
 
-# As another user than root, in a user namespace, where one may mount.
-_UNSHARE = ["unshare", "--mount", "--map-root-user"]
+# Another user than root may mount in a user namespace.
+_UNSHARE = ["unshare", "--mount", *(["--map-root-user"] if os.geteuid() else [])]
 _MOUNT = 'mount --bind "$0" /sys/devices/system && exec "$@"'
 
 

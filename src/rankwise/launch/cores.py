@@ -79,8 +79,8 @@ def parse_list(text: str) -> list[int]:
 def read_cores(numbers: Sequence[int] | None = None, system: Path = _SYSTEM) -> list[Core]:
     """Return what is known of these cores, or of all that this process may use.
 
-    Workers get them in this order: one thread of each core first, and near ones one after the
-    other. A level of which the system says nothing is the same as the next larger one.
+    Workers get them in this order: the first thread of each core first, and near ones one after
+    the other. A level of which the system says nothing is the same as the next larger one.
     """
     numbers = available_cores() if numbers is None else numbers
     firsts: dict[str, dict[int, int]] = {level: {} for level in LEVELS}
@@ -97,12 +97,7 @@ def read_cores(numbers: Sequence[int] | None = None, system: Path = _SYSTEM) -> 
         numa = firsts["numa"].get(number, socket)
         l3 = firsts["l3"].get(number, numa)
         cores.append(Core(number, firsts["core"].get(number, number), l3, numa, socket))
-    cores.sort(key=_place)
-    threads: dict[int, int] = {}
-    turns = {}
-    for one in cores:
-        turns[one] = threads[one.core] = threads.get(one.core, 0) + 1
-    return sorted(cores, key=lambda one: turns[one])
+    return sorted(cores, key=lambda one: (one.number != one.core, _place(one)))
 
 
 def _read_domain(path: Path) -> dict[int, int]:

@@ -252,9 +252,7 @@ class MpirunSession(RankSession[MpirunLink]):
         world, scheduler = self._link, self._scheduler
         lines = [f"rankwise: {world.size} ranks, {world.library}, scheduler {scheduler}"]
         if self._config.getoption("bind"):
-            lines.append(
-                "rankwise: --bind has no effect under mpirun, whose own options bind ranks"
-            )
+            lines.append("rankwise: --bind has no effect under mpirun, which binds ranks itself")
         return lines
 
     # Collection

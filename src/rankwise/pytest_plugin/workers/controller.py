@@ -433,7 +433,9 @@ class ControllerSession:
         )
         self._worlds.know(self._tests)
         try:
-            domains = settle_cores(self._options, self._place, self._worlds, self._tests)
+            domains = settle_cores(
+                self._options, self._place, self._worlds, self._tests, self._step
+            )
         except RankwiseError as error:
             raise pytest.UsageError(str(error)) from None
         self._dispatcher = self._make_dispatcher(reporter, domains)

@@ -103,10 +103,8 @@ class RunOptions:
             # They would share some cores while others are idle.
             self.bind = "none"
             if known.bind:
-                self.notices.append(
-                    f"--bind=core has no effect: {self.width} workers are more than the "
-                    f"{len(self.cores)} cores"
-                )
+                most = f"{len(self.cores)} workers, one for each core"
+                self.notices.append(f"--bind=core has no effect with more than {most}")
         self.every_world: bool = known.world
         self.sets_threads = "OMP_NUM_THREADS" not in os.environ
 
@@ -201,7 +199,11 @@ class Workplace:
 
 
 def settle_cores(
-    options: RunOptions, place: Workplace, worlds: Worlds, tests: Sequence[ListedTest] = ()
+    options: RunOptions,
+    place: Workplace,
+    worlds: Worlds,
+    tests: Sequence[ListedTest] = (),
+    step: Callable[[], None] | None = None,
 ) -> Domains:
     """Bind ranks as was asked for, or so that tests can have domains alone.
 
@@ -211,6 +213,9 @@ def settle_cores(
     # Ranks that may run anywhere would be in all domains.
     bind = options.bind or next((level for level in LEVELS if level in wanted), "")
     seats, machines = place.seats(bind)
+    if not bind and options.slurm is not None and step is not None:
+        # The batch system has bound them, perhaps.
+        seats = worlds.await_seats(step) or seats
     domains = domains_of(seats, machines)
     # To be bound to the only domain there is has no effect.
     is_bound = options.bind not in ("", "none") or len(set(domains.get(bind, ()))) > 1

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from rankwise.errors import RankwiseError
+from rankwise.launch.cores import Core
 from rankwise.pytest_plugin import rank_status
 from rankwise.pytest_plugin.collection import ListedTest
 from rankwise.pytest_plugin.connections import (
@@ -210,6 +211,7 @@ class Pool:
             case "here":
                 world.pids[rank] = int(header["pid"])
                 world.nodes[rank] = header["node"]
+                world.seats[rank] = [Core(*one) for one in header["cores"]]
             case "ready":
                 self._take_ready(world, rank, header)
             case "done" if self._dispatcher is not None:

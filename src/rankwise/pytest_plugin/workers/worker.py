@@ -19,7 +19,7 @@ from _pytest.capture import CaptureManager
 
 from rankwise.errors import RankwiseError
 from rankwise.launch import mpi
-from rankwise.launch.cores import bind_to
+from rankwise.launch.cores import bind_to, read_cores
 from rankwise.launch.mpiexec import loaded_library
 from rankwise.pytest_plugin import collection, connections, interop
 from rankwise.pytest_plugin.communicators import Communicators
@@ -90,7 +90,10 @@ class PoolLink:
         self.channel = connections.Channel.open(
             self.invitation.address, self.invitation.secret, name
         )
-        self.channel.send({"kind": "here", "pid": os.getpid(), "node": connections.node_name()})
+        here = {"kind": "here", "pid": os.getpid(), "node": connections.node_name()}
+        # Those that a batch system has left to it.
+        cores = read_cores() if self.invitation.is_distant else []
+        self.channel.send({**here, "cores": cores})
 
     def speak(self) -> None:
         """Nothing was kept back."""

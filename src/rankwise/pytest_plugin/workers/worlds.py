@@ -128,6 +128,8 @@ class World:
     pids: dict[int, int] = field(default_factory=dict)
     nodes: dict[int, str] = field(default_factory=dict)
     """Where ranks are, if that is not here."""
+    seats: dict[int, list[Core]] = field(default_factory=dict)
+    """The cores that a batch system has left to ranks."""
     outputs: dict[int, OutputTail | RemoteRank] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
     """Why ranks were ended, as the process says that has ended them."""
@@ -417,6 +419,12 @@ class Worlds:
         working = (WorldState.STARTING, WorldState.READY)
         shared = (world for world in self.alive.values() if world.world_kind == "shared")
         return next((world for world in shared if world.state in working), None)
+
+    def await_seats(self, step: Callable[[], None]) -> list[list[Core]]:
+        """Return the cores of each rank of the shared world when they are there; [] without it."""
+        while (world := self.shared()) is not None and len(world.seats) < world.size:
+            step()
+        return [world.seats[rank] for rank in range(world.size)] if world is not None else []
 
     # What a dispatcher asks
 
