@@ -106,7 +106,7 @@ def _facts(task: Task) -> dict[str, str]:
         **{f"{p.role} runs in": _runtime(p.runtime) for p in task.processes if p.runtime},
         **{f"{p.role} has code": p.code for p in task.processes if p.code},
         "folder": "" if task.code else task.folder,
-        "needs": listed(task.needs),
+        "needs": listed(task.needs, most=20),
         "claims": _claims(task.resources),
         "time limit": duration(task.timeout) if task.timeout is not None else "",
         "restarts": _restarts(task),
