@@ -317,7 +317,7 @@ def shop(cell: Cell, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]
         made.write("rankwise.toml", "\n".join(tables))
         made.write("ranks.yaml", RANKS)
         made.write("where.yaml", WHERE)
-        for name, seconds in {"limited": 100, "cancelled": 100, "deleted": 100, "left": 8}.items():
+        for name, seconds in {"limited": 100, "cancelled": 100, "deleted": 100, "left": 5}.items():
             made.write(f"{name}.yaml", LONG.format(name=name, seconds=seconds))
         yield made
     wait_until("no job is left", lambda: not jobs_of(cell))

@@ -25,7 +25,8 @@ from rankwise.backends.batch.system import (
     Phase,
     QueueFull,
 )
-from rankwise.documents.site_models import PbsConfig
+from rankwise.backends.doctor import check_batch
+from rankwise.documents.site_models import BatchConfig, ComputeConfig, GridEngineConfig, PbsConfig
 from rankwise.errors import ComputeFailure
 from tests.acceptance.jobs import Said, Shop, opened
 from tests.backends.places import need
@@ -281,11 +282,36 @@ def test_a_job_that_runs_gets_a_signal_and_one_that_waits_is_removed(server: Ser
         pbs.cancel("18.head", Ending.NOW)
 
 
+@pytest.mark.parametrize(
+    ("backend", "settings", "said"),
+    [
+        (
+            "pbs",
+            PbsConfig(),
+            "pbsnodes is not on PATH: this machine has no PBS, or it needs a module",
+        ),
+        (
+            "gridengine",
+            GridEngineConfig(),
+            "qconf is not on PATH: this machine has no Grid Engine, or it needs a module",
+        ),
+    ],
+)
+def test_doctor_names_the_command_that_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, settings: BatchConfig, said: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    choice = ComputeConfig(name="it", backend=backend, batch=settings)
+    [found] = check_batch(choice, tmp_path)
+    assert (found.what, found.is_well, found.is_needed) == (said, False, True)
+
+
 @pytest.mark.parametrize(("setting", "remedies"), [("True", 0), ("", 1)])
 def test_doctor_says_whether_ends_of_jobs_are_kept(
     server: Server, setting: str, remedies: int
 ) -> None:
     server.plays("qmgr", f"Server head\n    job_history_enable = {setting}\n" if setting else "")
+    server.plays("pbsnodes", NODES)
     found = list(Pbs(PbsConfig()).check())
     assert found[0] == ("commands: openpbs", "")
     assert len([remedy for _, remedy in found if remedy]) == remedies
@@ -315,8 +341,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
         yield shop
 
 
-def test_a_job_runs_on_two_nodes(shop: Shop) -> None:
+def test_a_job_runs_on_two_nodes_and_doctor_says_so(shop: Shop) -> None:
     shop.write("ranks.yaml", RANKS)
+    doctor = shop.start("doctor", "hpc")
     said: Said = shop.rankwise("run", "ranks.yaml")
     assert said.exit_code == 7, said
     assert "worker-3 exited with code 7" in said.output, said
@@ -325,10 +352,7 @@ def test_a_job_runs_on_two_nodes(shop: Shop) -> None:
     first, second = (node["name"] for node in nodes)
     for rank, node in enumerate((first, first, second, second)):
         assert f"worker {rank} | rank {rank} of 4 on {node}" in said.output, said
-
-
-def test_doctor_runs_a_job(shop: Shop) -> None:
-    said = shop.rankwise("doctor", "hpc")
-    assert said.exit_code == 0, said
-    assert "PBS: 4 nodes, 16 cores, 0 GPUs" in said.output, said
-    assert "a job ran, with Python" in said.output, said
+    output, errors = doctor.communicate(timeout=120)
+    assert doctor.returncode == 0, output + errors
+    assert "PBS: 4 nodes, 16 cores, 0 GPUs" in output
+    assert "a job ran, with Python" in output

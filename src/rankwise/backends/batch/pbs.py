@@ -191,6 +191,7 @@ class Pbs(CommandSystem):
 
     def check(self) -> Iterator[tuple[str, str]]:
         """Yield which PBS it is, and whether it remembers how jobs have ended."""
+        self.nodes()  # ComputeFailure: there is no PBS here.
         yield f"commands: {self._kind or 'those of another system, with the words of PBS'}", ""
         if self._kind == "openpbs":
             said = self.call(["qmgr", "-c", "list server job_history_enable"])
