@@ -361,7 +361,7 @@ def attempt(shop: Shop, book: str) -> Path:
 @sentence(PAGE, ran="rankwise run books.yaml; rankwise explain")
 def test_the_error_of_a_notebook_is_read_without_opening_it(books: Shop) -> None:
     """Errors of a notebook must not have to be inspected by hand in the notebook view."""
-    explained = books.rankwise("explain").output
+    explained = books.rankwise("explain", "books-1").output
     assert "cell 2: NameError: name 'numbers' is not defined" in explained, explained
 
 
@@ -390,7 +390,7 @@ def test_a_notebook_that_needs_a_hand_is_named_and_the_others_run(books: Shop) -
     found = states(books, "books-1")
     assert found["here@here@books-manual.ipynb"] == "not run"
     assert found["here@here@books-good.ipynb"] == "passed"
-    assert "mount the dataset first" in books.rankwise("status").output
+    assert "mount the dataset first" in books.rankwise("status", "books-1").output
 
 
 @sentence(PAGE, ran="rankwise run books.yaml, with `parameters: {rounds: 2}`")
@@ -439,6 +439,25 @@ def test_a_notebook_that_cannot_be_copied_is_a_failure_and_is_not_lost(shop: Sho
     assert said.exit_code == 1, said
     assert re.search(rf"files not copied to .*blocked/runtimes-1/{key}/1", said.output), said
     assert (attempt_of(shop, "runtimes-1", key) / "run_testing.ipynb").exists()
+
+
+BOOK_SUITE = """\
+type: Suite
+name: suite
+outputs: elsewhere
+tests:
+  - pytest: --notebooks books/magic.ipynb --notebooks-output="$RANKWISE_FOLDER/executed"
+"""
+
+
+@sentence(PAGE, ran="rankwise run suite.yaml, a suite of notebooks with `outputs: elsewhere`")
+def test_notebooks_of_a_suite_go_to_another_place_too(books: Shop) -> None:
+    """Completed notebooks could be output to an external location, not left in the Notebook."""
+    books.write("suite.yaml", BOOK_SUITE)
+    said = books.rankwise("run", "suite.yaml")
+    assert said.exit_code == 0, said
+    place = books.folder / "elsewhere" / "suite-1" / "pytest" / "1" / "executed"
+    assert "execute_result" in next(place.rglob("magic.ipynb")).read_text()
 
 
 @sentence(
