@@ -18,6 +18,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -32,7 +33,10 @@ from pathlib import Path
 
 from debian import add_option, install, refuse
 
-PACKAGES = ("podman", "runc", "catatonit")
+PACKAGES = ("podman", "runc", "catatonit", "uidmap")
+_PROGRAMS_NEEDED = ("podman", "runc", "catatonit", "newuidmap")
+USER = "rankwise-test"
+"""Has containers of its own, without any right. It is made with the packages."""
 IMAGE = "localhost/rankwise-test:1"
 LIMIT_SECONDS = 120.0
 _KEPT_IN = Path(__file__).resolve().parent.parent / ".venvs" / "containers"
@@ -117,6 +121,62 @@ class Podman:
     def containers(self) -> list[str]:
         """Name the containers that there are, running or not."""
         return self.ask("ps", "--all", "--format", "{{.Names}} {{.Status}}").splitlines()
+
+
+@dataclass(frozen=True, slots=True)
+class RootlessPodman:
+    """The engine of a user without rights: a folder of theirs, and how they call programs."""
+
+    folder: Path
+    engine: Podman
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Return what a login would set, and the options of the engine."""
+        own = {"HOME": self.folder / "home", "XDG_RUNTIME_DIR": self.folder / "runtime"}
+        return {**{name: str(path) for name, path in own.items()}, **self.engine.variables}
+
+    def command(self, *words: str | Path) -> list[str]:
+        """Return a command that is run as the user."""
+        who = ("--reuid", USER, "--regid", USER, "--clear-groups")
+        return ["setpriv", *who, *map(str, words)]
+
+    def ask(self, *words: str | Path) -> str:
+        """Run a command as the user, in their folder."""
+        done = subprocess.run(
+            self.command(*words),
+            env={**os.environ, **self.variables},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
+        return done.stdout
+
+
+@contextlib.contextmanager
+def rootless(engine: Podman, volumes: Sequence[Path] = ()) -> Iterator[RootlessPodman]:
+    """Have an engine of the user with the image of another; all of it ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="rankwise-rootless-", dir="/tmp") as name:
+        own = Podman(Path(name), "overlay")
+        own.prepare(volumes=volumes)
+        made = RootlessPodman(Path(name), own)
+        for folder in ("home", "runtime"):
+            (made.folder / folder).mkdir(mode=0o700)
+        image = made.folder / "image.tar"
+        engine.ask("save", "--quiet", "--output", image, IMAGE)
+        for path in (made.folder, *made.folder.iterdir()):
+            shutil.chown(path, USER, USER)
+        try:
+            # This leaves a process that keeps the user's namespace, until all is reset.
+            made.ask("podman", "load", "--quiet", "--input", image)
+            yield made
+        finally:
+            made.ask("podman", "system", "reset", "--force")
 
 
 _LIMITED = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)
@@ -259,9 +319,27 @@ def obstacle() -> str | None:
     """Say why there can be no containers here, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "the containers of the tests need Linux and root"
-    if missing := [name for name in PACKAGES if shutil.which(name) is None]:
+    if missing := [name for name in _PROGRAMS_NEEDED if shutil.which(name) is None]:
         return f"{', '.join(missing)} cannot be found: apt-get install {' '.join(PACKAGES)}"
     return None
+
+
+def rootless_obstacle() -> str | None:
+    """Say why no other user can have containers here, or None."""
+    if why := obstacle():
+        return why
+    try:
+        pwd.getpwnam(USER)
+    except KeyError:
+        return f"there is no user {USER}: python3 scripts/containers.py --install"
+    return None
+
+
+def _make_user() -> None:
+    if rootless_obstacle() and not obstacle():
+        # Such a user has subordinate ids, unlike one of the system.
+        command = ["useradd", "--no-create-home", "--home-dir", "/nonexistent", USER]
+        subprocess.run(command, check=True, capture_output=True)
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -271,6 +349,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     chosen = parser.parse_args(arguments)
     if why := install(PACKAGES, obstacle):
         return refuse(f"no containers here: {why}", chosen, environment)
+    _make_user()
     if chosen.install:
         return 0
     with podman() as made:

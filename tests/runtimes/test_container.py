@@ -133,6 +133,23 @@ def test_apptainer_has_network_user_and_variables_anyway() -> None:
     )
 
 
+def test_a_folder_may_have_another_name_too() -> None:
+    for engine in ("docker", "apptainer"):
+        command = wrap(engine, "true", folder="/f", aliases={"/a b": "/tmp/rankwise-1.folder"})
+        assert "/a b:/tmp/rankwise-1.folder" in command
+
+
+def test_without_queues_a_users_podman_shares_the_memory_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user cannot mount what the machine lacks."""
+    monkeypatch.setattr(container_module, "_QUEUES", tmp_path)
+    assert container_module.shared_memory("podman", 1000) == ("--ipc", "host")
+    monkeypatch.setattr(container_module, "_QUEUES", tmp_path / "none")
+    assert container_module.shared_memory("podman", 1000) == ("--volume", "/dev/shm:/dev/shm")
+    assert container_module.shared_memory("podman", 0) == ("--ipc", "host")
+
+
 @pytest.mark.parametrize("image", ["/images/a.sif", "library://a/b", "a.sif"])
 def test_apptainer_gets_other_images_as_they_are_named(image: str) -> None:
     assert image in wrap("apptainer", ("true",), image, folder="/f")

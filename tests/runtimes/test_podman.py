@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from containers import IMAGE, Podman, obstacle, podman
-from environments import ENVIRONMENTS, why_unavailable
+from containers import (
+    IMAGE,
+    USER,
+    Podman,
+    RootlessPodman,
+    obstacle,
+    podman,
+    rootless,
+    rootless_obstacle,
+)
+from environments import ENVIRONMENTS, ROOT, why_unavailable
 
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice
@@ -168,9 +181,12 @@ comm.Barrier()
 """
 
 
+OPEN_MPI = ("openmpi5", "openmpi4")
+
+
 @pytest.mark.parametrize(
     "name",
-    ["mpich", "openmpi5", pytest.param("openmpi4", marks=pytest.mark.full_length)],
+    ["mpich", *(pytest.param(one, marks=pytest.mark.full_length) for one in OPEN_MPI)],
 )
 def test_ranks_of_mpi_are_in_one_container_and_leave_their_records(shop: Shop, name: str) -> None:
     environment = ENVIRONMENTS[name]
@@ -361,6 +377,65 @@ def wait_for_text(cache: Path, text: str) -> None:
     while not any(text in log.read_text() for log in cache.glob("*/processes/build/output.log")):
         assert time.monotonic() < deadline, [*cache.rglob("*")]
         time.sleep(0.1)
+
+
+@pytest.fixture
+def user(engine: Podman) -> Iterator[RootlessPodman]:
+    need(rootless_obstacle() or why_unavailable(ENVIRONMENTS["mpich"]))
+    with rootless(engine, [ENVIRONMENTS["mpich"].folder]) as made:
+        yield made
+
+
+def client_of(user: RootlessPodman) -> tuple[Path, dict[str, str]]:
+    """Return a Python that the user may use, with our packages."""
+    places = os.pathsep.join(path for path in (str(ROOT / "src"), *sys.path) if path)
+    trial = "import rankwise.cli.main, pydantic, sys; print(sys.version_info[:2])"
+    for python in (sys.executable, "/usr/bin/python3"):
+        with contextlib.suppress(RuntimeError):
+            said = user.ask("env", f"PYTHONPATH={places}", python, "-c", trial)
+            if said.strip() == str(sys.version_info[:2]):
+                client = user.folder / "client"
+                client.write_text(f'#!/bin/sh\nexec {shlex.join(user.command(python))} "$@"\n')
+                client.chmod(0o755)
+                return client, {"PYTHONPATH": places}
+    need(f"no Python of this version, with our packages, is there for user {USER}")
+    raise AssertionError
+
+
+def test_a_user_without_rights_builds_an_image_and_runs_ranks_in_it(user: RootlessPodman) -> None:
+    folder = ENVIRONMENTS["mpich"].folder
+    client, variables = client_of(user)
+    with opened(user.folder / "home/a shop's") as shop:
+        shop.python = client
+        shop.variables |= {**user.variables, **variables, "XDG_CACHE_HOME": f"{user.folder}/cache"}
+        shop.write("ranks.py", RANKS_OF_MPI)
+        shop.write("Dockerfile", f"FROM {IMAGE}\nRUN echo made > /made\n")
+        shop.write(
+            "suite.yaml",
+            f"""\
+            type: Suite
+            name: own
+            timeout: 40s
+            image: {{build: Dockerfile}}
+            environment_variables: {{PATH: "{folder}/bin:/usr/local/bin:/usr/bin:/bin"}}
+            tests:
+              - run: mpirun -np 2 python ranks.py
+                name: well
+                checks: [{{contains: "rank {{rank}} of 2", rank: all}}]
+              - {{run: "read line < /made && echo $line > mine", name: file}}
+              - {{run: mpirun -np 2 python ranks.py exit, name: exits}}
+              - {{run: "exec python -c 'import os; os.abort()'", name: signal}}
+            """,
+        )
+        shutil.chown(shop.folder, USER, USER)
+        said = shop.rankwise("run", "suite.yaml")
+        wanted = {"well": "passed", "file": "passed", "exits": "failed", "signal": "crashed"}
+        assert states(shop, "own-1") == wanted, said
+        assert "exits failed: rank 1 exited with code 7" in said.output, said
+        assert (shop.folder / "mine").owner() == USER
+        assert (shop.folder / "mine").read_text() == "made\n"
+        shop.wait_until_empty()
+    assert user.ask("podman", "ps", "--all", "--external", "--quiet") == ""
 
 
 def test_a_dockerfile_that_is_not_there_is_an_error_before_anything_runs(shop: Shop) -> None:

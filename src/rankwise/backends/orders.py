@@ -17,7 +17,7 @@ from rankwise.backends.base import Submission
 from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.files import copy_code, read_left
 from rankwise.launch.mpi import without_job
-from rankwise.node.files import Beside
+from rankwise.node.files import Beside, is_plain, plain_name
 from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
 from rankwise.plan import OWN_VARIABLES, Process, Resources, Task
 from rankwise.runtimes.base import PreparedRuntime, cache_folder
@@ -192,12 +192,14 @@ def _process_order(
     own = {**made, **process.environment, **visible}
     command, place = process.command, _own_folder(job.attempt.folder, process)
     if runtime.wrap is not None:
+        folder = str(job.attempt.folder)
         command = runtime.wrap(
             command,
             name=process.name,
             folder=place or nodes[process.node].folder,
             # The runner keeps logs and records of all processes in this folder.
-            mounts=[str(job.attempt.folder), *job.task.mounts],
+            mounts=[folder, *job.task.mounts],
+            aliases={} if is_plain(folder) else {folder: plain_name(job.attempt.marker)},
             names=[*OWN_VARIABLES, *environment, *own, *job.task.secrets],
             gpus=process.resources.gpus,
         )

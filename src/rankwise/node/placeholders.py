@@ -12,7 +12,16 @@ import os
 import sys
 import time
 
-from .files import is_plain, own_command, parse, read_text, say, shell_quote, temporary, write_file
+from .files import (
+    is_plain,
+    own_command,
+    parse,
+    plain_name,
+    read_text,
+    say,
+    shell_quote,
+    write_file,
+)
 from .rank import node_variables
 
 TYPE_CHECKING = False
@@ -136,15 +145,14 @@ class Marks:
 def plain_path(order: Order) -> str:
     """Return a name of the attempt's folder that needs no quotes in a shell.
 
-    Launchers pass paths to shells without quotes, here and on other nodes. On other machines and in
-    containers, there is no such name.
+    Launchers pass paths to shells without quotes, here and on other nodes. On other machines, there
+    is no such name; containers have the folder under it too.
     """
     folder = order.folder
     is_elsewhere = any(node.reach for node in order.nodes)
-    is_mounted = any(f"{folder}:{folder}" in one.command for one in order.processes)
-    if is_plain(folder) or is_elsewhere or is_mounted:
+    if is_plain(folder) or is_elsewhere:
         return folder
-    path = f"{temporary(order.marker)}.folder"
+    path = plain_name(order.marker)
     try:
         os.symlink(folder, path)
     except FileExistsError:

@@ -21,8 +21,8 @@ Wrap = Callable[..., Command]
 """Returns the command that runs a command inside of something.
 
 The process is called `name`. It works in `folder`, sees that one and `mounts` under their own
-names, has the variables in `names` with the values that they have where it is started, and `gpus`
-GPUs: see `Container`.
+names and what is in `aliases` under other ones too, has the variables in `names` with the values
+that they have where it is started, and `gpus` GPUs: see `Container`.
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,10 @@ _ALWAYS_PASSED = ("RANKWISE_ATTEMPT",)
 _ANSWER_SECONDS = 60
 _PULL_SECONDS = 3600
 _SHOWN_LINES = 10
-_AS_ALL = ("run", "--rm", "--init", "--network", "host", "--ipc", "host")
+_AS_ALL = ("run", "--rm", "--init", "--network", "host")
+_SHARED_MEMORY = ("--ipc", "host")
+# Podman mounts this for `--ipc host`, and as a user it cannot make it.
+_QUEUES = Path("/dev/mqueue")
 _ENGINES_FAULT, _CANNOT_START = 125, 126
 _OWN = later("own")
 _REMEDIES = {
@@ -43,6 +46,8 @@ class Container:
     uid: int = field(default_factory=os.getuid)
     """Whose the processes in it are; another machine has users of its own."""
     gid: int = field(default_factory=os.getgid)
+    shared_memory: tuple[str, ...] = _SHARED_MEMORY
+    """Options by which its processes share memory with those of other containers."""
 
     def __call__(
         self,
@@ -51,6 +56,7 @@ class Container:
         name: str,
         folder: str,
         mounts: Sequence[str] = (),
+        aliases: Mapping[str, str] | None = None,
         names: Iterable[str] = (),
         gpus: int = 0,
     ) -> tuple[str, ...]:
@@ -60,15 +66,17 @@ class Container:
         seen = tuple(dict.fromkeys((folder, *mounts)))
         # Here and not in the plan: which engine it is becomes known only on the machine.
         self._check(seen)
+        pairs = [*((path, path) for path in seen), *(aliases or {}).items(), (_OWN, f"{_OWN}:ro")]
+        volumes = [f"{source}:{place}" for source, place in pairs]
         if self.engine == "apptainer":
-            return self._apptainer(inner, folder, seen, gpus)
+            return self._apptainer(inner, folder, volumes, gpus)
         passed = sorted({*names, *_ALWAYS_PASSED})
         return (
             *(self.executable, *_AS_ALL),
+            *self.shared_memory,
             *self._user(),
             *self._gpus(gpus),
-            *(part for path in seen for part in ("--volume", f"{path}:{path}")),
-            *("--volume", f"{_OWN}:{_OWN}:ro"),
+            *(part for volume in volumes for part in ("--volume", volume)),
             *("--workdir", folder),
             *(part for name in passed for part in ("--env", name)),
             # Without an entry in the image's list of users, the home would be /.
@@ -80,7 +88,7 @@ class Container:
     def trial(self) -> tuple[str, ...]:
         """Return a command line that starts a container, which has nothing to do."""
         inner = ("--entrypoint", "/bin/sh", self.image, "-c", ":")
-        return (self.executable, *_AS_ALL, *self._user(), *inner)
+        return (self.executable, *_AS_ALL, *self.shared_memory, *self._user(), *inner)
 
     def _check(self, folders: Iterable[str]) -> None:
         letters = ":," if self.engine == "apptainer" else ":"
@@ -104,14 +112,13 @@ class Container:
         return ("--gpus", "all") if self.engine == "docker" else ("--device", "nvidia.com/gpu=all")
 
     def _apptainer(
-        self, inner: Sequence[str], folder: str, seen: Sequence[str], gpus: int
+        self, inner: Sequence[str], folder: str, volumes: Sequence[str], gpus: int
     ) -> tuple[str, ...]:
         """Network, user and variables are the machine's anyway."""
         return (
             *(self.executable, "exec"),
             *(("--nv",) if gpus else ()),
-            *(part for path in seen for part in ("--bind", f"{path}:{path}")),
-            *("--bind", f"{_OWN}:{_OWN}:ro"),
+            *(part for volume in volumes for part in ("--bind", volume)),
             *("--pwd", folder, _source(self.image), *inner),
         )
 
@@ -151,12 +158,23 @@ def _working_engine(choice: RuntimeChoice) -> Container:
         elif trouble := _trouble(engine, executable):
             troubles.append(trouble)
         else:
-            return Container(engine=engine, executable=executable, image=choice.image)
+            return Container(
+                engine=engine,
+                executable=executable,
+                image=choice.image,
+                shared_memory=shared_memory(engine, os.getuid()),
+            )
     raise ComputeFailure(
         f'runtime "{choice.name}" is the container image {choice.image}, and no engine can run it: '
         f"{'; '.join(troubles)}. Start or install one, or map the name to something else in "
         f"rankwise.toml"
     )
+
+
+def shared_memory(engine: str, uid: int) -> tuple[str, ...]:
+    """Return the options by which containers of an engine share memory on this machine."""
+    is_lacking = engine == "podman" and uid and not _QUEUES.exists()
+    return ("--volume", "/dev/shm:/dev/shm") if is_lacking else _SHARED_MEMORY
 
 
 def _trouble(engine: str, executable: str) -> str | None:

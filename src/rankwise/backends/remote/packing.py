@@ -296,8 +296,10 @@ def _runtime(
             f'runtime "{choice.name}" is the container image {choice.image}, and {found.host} has '
             f"no {choice.engine or 'docker, podman or apptainer'}"
         )
-    executable, user = found.engines[engine], {"uid": found.uid, "gid": found.gid}
-    wrap = Container(engine=engine, executable=executable, image=choice.image, **user)
+    executable, image = found.engines[engine], choice.image
+    wrap = Container(
+        engine=engine, executable=executable, image=image, uid=found.uid, gid=found.gid
+    )
     prepared = dataclasses.replace(given, wrap=wrap, is_container=True)
     return {**runtime, "engine": executable}, prepared
 
