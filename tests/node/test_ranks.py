@@ -515,7 +515,10 @@ def test_records_that_are_not_ours_are_left_alone(tmp_path: Path) -> None:
 
 
 # What runs in a container, by the Python of its image.
-INSIDE = ("__main__", "start", "rank", "processes", "files", "order", "output")
+INSIDE = (
+    *("__main__", "start", "rank", "processes", "files", "order", "output"),
+    *("limits", "outcome"),  # where there are limits
+)
 
 
 @pytest.mark.parametrize("name", INSIDE)

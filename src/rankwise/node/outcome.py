@@ -6,7 +6,7 @@ import os
 import time
 
 from .files import Records, end_of_log, listed, own_command, read_record, say, to_json, write_file
-from .processes import STILL_THERE, ending, has_marker, signal, signal_name
+from .processes import STILL_THERE, ending, exit_code_of, has_marker, signal, signal_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ class MissingRanks:
                 for pid in list(asked):
                     done, status = os.waitpid(pid, os.WNOHANG)
                     if done:
-                        self._note_answer(asked.pop(pid), os.waitstatus_to_exitcode(status))
+                        self._note_answer(asked.pop(pid), exit_code_of(status))
                 time.sleep(0.05)
             if not self._silent or time.monotonic() >= deadline:
                 break

@@ -184,7 +184,7 @@ def write_files(order: Order, marks: Marks) -> None:
     program, start = shell_quote(python), "#!/bin/sh\n"
     if order.is_contained:
         # In a container the Python of its image; where that has none, ranks leave no records.
-        start += f'[ "$RANKWISE_PYTHON" ] || [ ! -x {program} ] || RANKWISE_PYTHON={program}\n'
+        start += f'[ "${{RANKWISE_PYTHON+set}}" ] || RANKWISE_PYTHON={program}\n'
         start += '[ "$RANKWISE_PYTHON" ] || exec "$@"\n'
         program = '"$RANKWISE_PYTHON"'
     for name, arguments in (("rank", ["rank"]), ("node", ["node", folder])):
