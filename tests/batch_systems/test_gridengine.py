@@ -112,6 +112,7 @@ def test_letters_of_a_state_are_understood(letters: str, phase: Phase) -> None:
         (MEMORY_OR_TIME, "130   (Interrupt)", "h_rt=2", Cause.TIME_LIMIT),
         (MEMORY_OR_TIME, "137", "h_rt=2,h_vmem=1G", Cause.TIME_LIMIT),
         (MEMORY_OR_TIME, "137", "h_rt=600,h_vmem=1G", Cause.OUT_OF_MEMORY),
+        (MEMORY_OR_TIME, "137", "h_vmem=1G", Cause.OUT_OF_MEMORY),
         ("100 : assumedly after job", "137  (Killed)", "h_rt=60", Cause.FAILED),
         ("26  : opening input/output file", "0", "h_rt=60", Cause.FAILED),
     ],
@@ -125,6 +126,13 @@ def test_the_accounting_says_why_a_job_is_over(
     assert (found.phase, found.cause) == (Phase.OVER, cause)
     assert found.exit_code == code.split(maxsplit=1)[0]
     assert found.reason == failed.partition(":")[2].strip()
+
+
+def test_times_in_another_form_leave_a_limit_that_of_time() -> None:
+    text = ACCOUNT.format(failed=MEMORY_OR_TIME, code="137", category="h_rt=600,h_vmem=1G")
+    found = read_account(text.replace("Thu Nov 19 22:46:03 2026", "11/19/2026 22:46:03.123"))
+    assert found is not None
+    assert found.cause is Cause.TIME_LIMIT
 
 
 def test_hosts_without_slots_of_the_queue_are_no_nodes() -> None:

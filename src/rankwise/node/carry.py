@@ -17,29 +17,26 @@ import threading
 from .files import CHUNK_BYTES, own_command, parse, shell_quote, to_json
 from .processes import OUR_FAULT
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import IO
-
 
 def carry(count: str, *words: str) -> int:
     """Have a command run on another node, with our input after our environment."""
     reach, command = words[: int(count)], words[int(count) :]
     line = " ".join(map(shell_quote, [*own_command(), "carried", *command]))
-    there = subprocess.Popen([*reach, line], stdin=subprocess.PIPE)
+    given, end = os.pipe()
+    there = subprocess.Popen([*reach, line], stdin=given)
+    os.close(given)
     # It may end before our input does.
-    threading.Thread(target=_pass_on, args=(there.stdin,), daemon=True).start()
+    threading.Thread(target=_pass_on, args=(end,), daemon=True).start()
     code = there.wait()
     return code if code >= 0 else 128 - code
 
 
-def _pass_on(line: IO[bytes]) -> None:
+def _pass_on(end: int) -> None:
     data = f"{to_json(dict(os.environ))}\n".encode()
-    with contextlib.suppress(OSError), line:
+    with contextlib.suppress(OSError):
         while data:
-            line.write(data)
-            line.flush()
-            data = os.read(0, CHUNK_BYTES)
+            data = data[os.write(end, data) :] or os.read(0, CHUNK_BYTES)
+    os.close(end)
 
 
 def carried(*command: str) -> int:

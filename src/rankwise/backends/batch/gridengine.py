@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import pwd
@@ -97,8 +98,11 @@ def _is_memory_limit(said: Mapping[str, str]) -> bool:
     """Return which limit it was: Grid Engine has one number for those of time and of memory."""
     asked = said.get("category", "")
     limit = re.search(r"\bh_rt=(\d+)", asked)
-    begun, ended = (time.mktime(time.strptime(said[f"{one}_time"])) for one in ("start", "end"))
-    return "h_vmem=" in asked and not (limit and ended - begun >= int(limit[1]))
+    # Not every Grid Engine writes times in this form: then it may have been either.
+    with contextlib.suppress(KeyError, ValueError):
+        begun, ended = (time.mktime(time.strptime(said[f"{one}_time"])) for one in ("start", "end"))
+        limit = limit if limit and ended - begun >= int(limit[1]) else None
+    return "h_vmem=" in asked and limit is None
 
 
 def read_nodes(text: str, queue: str = "", gpu: str = "") -> list[BatchNode]:
@@ -237,13 +241,12 @@ class GridEngine(CommandSystem):
         """Yield the version, the parallel environment, and whether ends of jobs are kept."""
         version = self.call(["qconf", "-help"]).partition("\n")[0]
         known, pe = self.call(["qconf", "-spl"]).split(), self._settings.pe
-        yield f"qmaster answers: {version}", ""
         if pe not in known:
             raise ComputeFailure(
                 f"there is no parallel environment {pe}; write pe = … with one whose "
                 f"allocation_rule is $pe_slots: {', '.join(known)}"
             )
-        yield f"parallel environment of tasks on one node: {pe}", ""
+        yield f"qmaster answers: {version}; tasks on one node run in the environment {pe}", ""
         if "accounting=true" not in self.call(["qconf", "-sconf"]):
             remedy = "nothing to do: the runner's own files keep how a job ended"
             yield "accounting is off: Grid Engine forgets a job when it ends", remedy

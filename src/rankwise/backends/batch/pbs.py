@@ -160,8 +160,7 @@ class Pbs(CommandSystem):
         # All members of an array by the array itself.
         asked = dict.fromkeys(re.sub(r"\[\d+\]", "[]", job_id) for job_id in ids)
         found = self._ask(*asked) if asked else {}
-        numbers = {job_id: job_id.partition(".")[0] for job_id in ids}
-        return {job_id: found[number] for job_id, number in numbers.items() if number in found}
+        return {one: found[key] for one in ids if (key := one.partition(".")[0]) in found}
 
     def _ask(self, *ids: str) -> dict[str, JobState]:
         """Return jobs by their ids without the name of the server; without ids, all of them."""
