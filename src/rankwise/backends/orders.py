@@ -17,7 +17,7 @@ from rankwise.backends.base import Submission
 from rankwise.errors import ComputeFailure, RankwiseError
 from rankwise.files import copy_code, read_left
 from rankwise.launch.mpi import without_job
-from rankwise.node.files import Beside, is_plain, plain_name
+from rankwise.node.files import Beside, is_plain, temporary
 from rankwise.node.order import BAD_ORDER, NodeOrder, Order, ProcessOrder
 from rankwise.plan import OWN_VARIABLES, Process, Resources, Task
 from rankwise.runtimes.base import PreparedRuntime, cache_folder
@@ -199,7 +199,8 @@ def _process_order(
             folder=place or nodes[process.node].folder,
             # The runner keeps logs and records of all processes in this folder.
             mounts=[folder, *job.task.mounts],
-            aliases={} if is_plain(folder) else {folder: plain_name(job.attempt.marker)},
+            # Where its name is not plain, the runner gives it another one.
+            aliases={} if is_plain(folder) else {folder: f"{temporary(job.attempt.marker)}.folder"},
             names=[*OWN_VARIABLES, *environment, *own, *job.task.secrets],
             gpus=process.resources.gpus,
         )

@@ -334,11 +334,6 @@ def temporary(marker: str) -> str:
     return f"/tmp/rankwise-{marker}"
 
 
-def plain_name(marker: str) -> str:
-    """Name the folder of an attempt for shells, where its own name has blanks or quotes."""
-    return f"{temporary(marker)}.folder"
-
-
 def own_command() -> list[str]:
     """Return the words that start our own program, without the verb."""
     # Isolated and without `site`: it starts in half of the time, and nothing in the

@@ -12,16 +12,7 @@ import os
 import sys
 import time
 
-from .files import (
-    is_plain,
-    own_command,
-    parse,
-    plain_name,
-    read_text,
-    say,
-    shell_quote,
-    write_file,
-)
+from .files import is_plain, own_command, parse, read_text, say, shell_quote, temporary, write_file
 from .rank import node_variables
 
 TYPE_CHECKING = False
@@ -152,7 +143,7 @@ def plain_path(order: Order) -> str:
     is_elsewhere = any(node.reach for node in order.nodes)
     if is_plain(folder) or is_elsewhere:
         return folder
-    path = plain_name(order.marker)
+    path = f"{temporary(order.marker)}.folder"
     try:
         os.symlink(folder, path)
     except FileExistsError:

@@ -11,17 +11,7 @@ import os
 import select
 import time
 
-from .files import (
-    Records,
-    claim,
-    discard,
-    own_command,
-    plain_name,
-    read_record,
-    say,
-    shared_memory,
-    temporary,
-)
+from .files import Records, claim, discard, own_command, read_record, say, shared_memory, temporary
 from .machine import machine_reading, usage_for
 from .order import BAD_ORDER, read_order
 from .outcome import (
@@ -426,7 +416,7 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
 
         forget(order.marker)
     place = temporary(order.marker)
-    for path in (shared_memory(order.marker), place, plain_name(order.marker)):
+    for path in (shared_memory(order.marker), place, f"{place}.folder"):
         discard(path)
     runner.close({**end, "started": started, "ended": time.time()})
     return int(end["exit_code"]) & 0xFF or int(end["outcome"] != "passed")
