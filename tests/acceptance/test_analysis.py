@@ -81,8 +81,8 @@ def reports(shop: Shop, run: str) -> tuple[str, bytes]:
 )
 @sentence(
     PAGE,
-    ran="rankwise run sweep.yaml --failed",
-    said="Balsam lets the ensemble execute automatically; what failed is run again alone.",
+    ran="rankwise run sweep.yaml, and with --failed what failed, again and alone",
+    said="Balsam defines a big parameter sweep, and lets the ensemble execute automatically.",
 )
 def test_an_analysis_has_the_samples_and_its_plots_and_text_are_in_the_reports(shop: Shop) -> None:
     said = shop.rankwise("run", "sweep.yaml")
@@ -192,7 +192,7 @@ def test_a_notebook_is_an_analysis_too(shop: Shop) -> None:
 @sentence(
     PAGE,
     ran="rankwise run pipeline.yaml --notify team, kill -9 of it while the benchmarks run",
-    said="The Pipeline exits, and the results are mailed to us when the benchmarks have run.",
+    said="Ideally, the full set of performance results is mailed to us automatically.",
 )
 def test_the_mail_of_a_detached_sweep_comes_though_the_client_was_killed(shop: Shop) -> None:
     (shop.folder / "mended").touch()

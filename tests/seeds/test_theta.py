@@ -336,7 +336,7 @@ def test_a_last_stage_makes_a_summary_for_people(measured: Shop) -> None:
 @sentence(
     PAGE,
     ran="rankwise store merge of two sites' stores, then `rankwise run osu.yaml --only analysis`",
-    said="The ensemble data of several sites are organized in one summary.",
+    said="An analysis organizes the ensemble data into a friendly, human-readable format.",
 )
 def test_the_ensembles_of_two_sites_have_one_analysis(tmp_path: Path) -> None:
     with opened(tmp_path / "sites") as shop:
