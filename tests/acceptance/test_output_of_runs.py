@@ -191,6 +191,29 @@ def test_tests_that_end_their_ranks_are_there_until_their_end(
     assert data["findings"]["causes"]["restart"] > 0
 
 
+def test_all_workers_that_a_test_takes_are_at_it(project: Project) -> None:
+    """Its ranks have several cores each, or it has its machine alone."""
+    project.write(
+        {
+            "test_wide.py": """
+            import rankwise
+
+            @rankwise.mark.parallel(2, threads=2)
+            def test_threads(comm):
+                pass
+
+            @rankwise.mark.parallel(1, exclusive="node")
+            def test_alone(comm):
+                pass
+            """
+        }
+    )
+    arguments = ["--n-workers=4", "--bind=none", "--timeline=out.json"]
+    outcome = run_pytest(project, *arguments, ranks=None)
+    assert outcome.counts() == {"passed": 2}, outcome
+    assert [bar["lanes"] for bar in read(project)["bars"]] == [[0, 1, 2, 3]] * 2
+
+
 def test_one_process_is_one_lane_and_a_page_needs_nothing_else(project: Project) -> None:
     project.write(SUITE)
     outcome = run_pytest(project, "--timeline=out.html", ranks=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -211,11 +212,19 @@ def test_a_test_of_an_mpirun_has_its_domain_alone(
     example.write(files)
     shared = " ".join(name for name in files if name != "test_node.py")
     for names, is_node in ((shared, False), ("test_node.py", True)):
-        line = in_turns(f"pytest --scheduler={scheduler} {names}")
+        line = in_turns(f"pytest --scheduler={scheduler} --timeline=it.json {names}")
         outcome = type_line(example, f"{machine} {line}")
         assert set(outcome.counts()) == {"passed"}, outcome
         found = notes(example)
         assert check_alone(found, is_node=is_node) == (2 if is_node else 10)
+        # On the timeline, no rank of its domain is idle; rank 0 reports its own tests by itself.
+        bars = json.loads((example.folder / "it.json").read_text())["bars"]
+        lanes = {tuple(bar["lanes"]) for bar in bars if "alone" in bar["name"]}
+        if scheduler == "sequential" or is_node:
+            assert lanes == {(0,)}
+        else:
+            assert (1, 3) in lanes
+            assert lanes <= {(0,), (1, 3)}
         assert {cores for _, _, _, cores in found} == {"0", "1"}
 
 
@@ -230,7 +239,7 @@ def test_ranks_of_a_pool_stay_in_domains_when_a_test_wants_one_alone(
     example: Project, machine: str, policy: str
 ) -> None:
     example.write({"test_numa.py": alone_at("cpu")})
-    line = f"pytest --n-workers=4 --policy={policy} test_numa.py"
+    line = f"pytest --n-workers=4 --policy={policy} --timeline=it.json test_numa.py"
     outcome = type_line(example, f"{machine} {line}")
     assert outcome.counts() == {"passed": 11}, outcome
     found = notes(example)

@@ -257,8 +257,10 @@ class Reporter:
                 for rank, part in zip(ranks, parts, strict=True)
             ]
             if self._times is not None:
+                # There may be more of them: for threads of ranks, or to be idle meanwhile.
                 slots: Sequence[int] = header.get("slots") or ranks
-                self._times.note(item.nodeid, dict(zip(slots, results, strict=True)))
+                each = {slot: n * len(results) // len(slots) for n, slot in enumerate(slots)}
+                self._times.note(item.nodeid, {slot: results[n] for slot, n in each.items()})
             if len(results) == 1:
                 self._log_single(item, results[0])
             else:
