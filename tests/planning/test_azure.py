@@ -12,6 +12,7 @@ from rankwise.documents.load import load
 from rankwise.errors import InputError
 from rankwise.plan import Plan, Task, show
 from rankwise.planning import plan_from
+from tests.export.exporting import judged
 
 SCHEMA = "$schema: https://azuremlschemas.azureedge.net/latest/{}.schema.json\n"
 JOB, PIPELINE = SCHEMA.format("commandJob"), SCHEMA.format("pipelineJob")
@@ -425,3 +426,32 @@ def test_what_a_sweep_cannot_have_is_said(tmp_path: Path, old: str, new: str, sa
 def test_a_component_is_loaded_as_one_whatever_its_schema_says(tmp_path: Path) -> None:
     (tmp_path / "part.yml").write_text(COMPONENT.partition("\n")[2])
     assert load(tmp_path / "part.yml", kind="component").model.type == "component"
+
+
+def test_documents_like_these_are_those_of_azures_own_package(steps: Path) -> None:
+    (steps / "docker").mkdir()
+    (steps / "docker" / "Dockerfile").write_text("FROM scratch\n")
+    (steps / "data").write_text("1\n")
+    (steps / "conda.yml").write_text(CONDA)
+    compute = "compute: azureml:cpu\n"
+    texts = {
+        "image.yml": f"{JOB}{IMAGE}{compute}",
+        "conda-job.yml": f"{JOB}command: x\nenvironment: {{image: a/b, conda_file: ./conda.yml}}\n{compute}",
+        "built.yml": f"{JOB}command: x\nenvironment: {{build: {{path: ./docker}}}}\n{compute}",
+        "data.yml": f"{JOB}{DATA}environment: azureml:a:1\n{compute}",
+        "pipeline.yml": PIPELINE
+        + STEPS.replace("{path: kept}", "{mode: upload}")
+        .replace("  second:\n", "  second:\n    environment: azureml:a:1\n")
+        .replace("{path: data}", "{path: ./data, type: uri_file}"),
+        "sweep.yml": SWEEP.replace("trial:\n", "trial:\n  environment: azureml:a:1\n").replace(
+            "limits: {", "limits: {max_total_trials: 4, "
+        )
+        + compute,
+    }
+    (steps / "parts" / "part.yml").write_text(COMPONENT + "environment: azureml:a:1\n")
+    for name, text in texts.items():
+        (steps / name).write_text(text)
+    answers = judged("azure", [str(steps / name) for name in texts])
+    wrong = {name: one["wrong"] for name, one in zip(texts, answers, strict=True) if one["wrong"]}
+    assert wrong == {}
+    assert all(plan_from([steps / name])[0].tasks for name in texts)

@@ -133,6 +133,29 @@ def test_a_job_has_its_variables_and_leaves_its_files_and_exit_code(shop: Shop) 
     assert not [path for path in written if SECRET.encode() in path.read_bytes()]
 
 
+def test_a_job_of_azure_sees_its_inputs_and_outputs_in_its_image(shop: Shop) -> None:
+    shop.write("my data/x.txt", "hello\n")
+    shop.write("code/program.py", "")
+    shop.write(
+        "azure.yaml",
+        f"""\
+        type: command
+        command: |
+          read said < ${{{{inputs.data}}}}/x.txt
+          echo $said > ${{{{outputs.kept}}}}/y.txt; echo $said > ${{{{outputs.own}}}}/z.txt
+        code: code
+        environment: {{image: {IMAGE}}}
+        inputs: {{data: {{path: ./my data}}}}
+        outputs: {{kept: {{path: ./kept here}}, own: }}
+        """,
+    )
+    said = shop.rankwise("run", "azure.yaml")
+    assert said.exit_code == 0, said
+    assert (shop.folder / "kept here" / "y.txt").read_text() == "hello\n"
+    [own] = shop.folder.glob(".rankwise/runs/azure-1/azure/1/outputs/own/z.txt")
+    assert own.read_text() == "hello\n"
+
+
 def test_the_tests_of_a_suite_end_as_they_would_without_a_container(shop: Shop) -> None:
     shop.write("code/stubborn.py", STUBBORN)
     shop.write(

@@ -12,8 +12,9 @@ from azure.ai.ml import load_job  # type: ignore[import-not-found]  # installed 
 def judge(file: str) -> dict[str, object]:
     try:
         job = load_job(source=file)
-        verdict = job._validate()
-        wrong = "" if verdict.passed else str(verdict.error_messages)
+        # A sweep is checked when it is loaded.
+        verdict = job._validate() if hasattr(job, "_validate") else None
+        wrong = "" if verdict is None or verdict.passed else str(verdict.error_messages)
         return {"wrong": wrong, "job": json.loads(json.dumps(job._to_dict(), default=str))}
     except Exception as error:
         return {"wrong": f"{type(error).__name__}: {error}", "job": {}}
