@@ -465,9 +465,9 @@ def test_a_dockerfile_that_is_not_there_is_an_error_before_anything_runs(shop: S
     shop.write("suite.yaml", BUILT)
     said = shop.rankwise("run", "suite.yaml")
     assert said.exit_code == 2, said
-    assert f"{shop.folder}/docker/Dockerfile: No such file or directory; `build` of" in (
-        " ".join((said.output + said.errors).split())
-    ), said
+    text = " ".join((said.output + said.errors).split())
+    assert 'suite.yaml:3:8: runtime "built": ' in text, said
+    assert f"{shop.folder}/docker/Dockerfile: No such file or directory; `build` of" in text, said
 
 
 @pytest.mark.parametrize(

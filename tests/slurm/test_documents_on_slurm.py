@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
 
+import containers
 import pytest
 from cluster import Cluster
-from environments import ROOT
+from environments import ENVIRONMENTS, ROOT, why_unavailable
 
 from rankwise.records import read_end
 from rankwise.store import Store
 from tests.acceptance.jobs import Shop
+from tests.backends.places import need
 from tests.slurm.shops import (
     LIMIT_SECONDS,
     cluster_shop,
@@ -180,3 +183,42 @@ def test_a_sweep_whose_cases_may_run_beside_each_other_claims_what_they_need(
         assert "cores 1, shared OK" in logs, logs
         assert "cores 4" not in logs, logs
         assert "shared NO" not in logs, logs
+
+
+@pytest.mark.full_length
+def test_ranks_of_mpi_are_in_a_container_on_a_node(slurm: Cluster, tmp_path: Path) -> None:
+    mpich = ENVIRONMENTS["mpich"]
+    need(containers.obstacle() or why_unavailable(mpich))
+    with (
+        containers.podman([mpich.folder]) as engine,
+        cluster_shop(tmp_path / "shop", slurm) as shop,
+    ):
+        # Nodes have the variables of a login, and not those of this test.
+        settings = "".join(f"export {name}={value}\n" for name, value in engine.variables.items())
+        found = shutil.which("podman")
+        shop.write("bin/podman", f'#!/bin/sh\n{settings}exec {found} "$@"\n').chmod(0o755)
+        shop.variables["PATH"] = f"{shop.folder}/bin{os.pathsep}{os.environ['PATH']}"
+        site = (shop.folder / "rankwise.toml").read_text()
+        box = f'[runtime.box]\nimage = "{containers.IMAGE}"\nengine = "podman"\n'
+        shop.write("rankwise.toml", site + box)
+        line = "from mpi4py import MPI; import os; world = MPI.COMM_WORLD; world.barrier(); "
+        line += "print('rank', world.rank, flush=True); world.barrier(); "
+        line += "world.rank == 1 and os.kill(os.getpid(), 11); world.barrier()\n"
+        shop.write("ranks.py", line)
+        shop.write(
+            "job.yaml",
+            f"""\
+            type: MpiJob
+            name: job
+            compute: slurm
+            launcher: {{spec: {{command: mpirun -np 2 python ranks.py, environment: box}}}}
+            environment_variables: {{PATH: "{mpich.folder}/bin:/usr/local/bin:/usr/bin:/bin"}}
+            """,
+        )
+        said = shop.rankwise("run", "job.yaml", seconds=LIMIT_SECONDS)
+        assert said.exit_code == 139, said
+        assert "job crashed: rank 1 was ended by signal 11 (SIGSEGV)" in said.output, said
+        assert "rank 0     | rank 0\n" in said.output, said
+        shop.wait_until_empty()
+        assert engine.containers() == []
+    wait_until_idle(slurm)

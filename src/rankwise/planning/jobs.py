@@ -140,7 +140,10 @@ def runtime_of(document: Document, site: Site, name: str) -> RuntimeChoice:
     image = getattr(document.model, "image", None)
     if image is None or name:
         return site.runtime(name)
-    return with_image(image.choice(document.model.name, document.path.absolute().parent))
+    try:
+        return with_image(image.choice(document.model.name, document.path.absolute().parent))
+    except InputError as error:
+        raise InputError(f"{document.at('image')}: {error}") from error
 
 
 def request_of(document: Document, site: Site, *, key: str, compute: str) -> JobRequest:
