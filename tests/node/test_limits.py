@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import resource
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
@@ -15,6 +18,7 @@ from typing import Any
 import pytest
 from machines import LINUX, obstacle
 
+from tests.backends.places import need
 from tests.node.test_runner import RUNNER, Attempt, process, python
 
 # Touched, so that it counts wherever memory is counted.
@@ -24,6 +28,7 @@ import json, os, resource
 print(json.dumps([resource.getrlimit(resource.RLIMIT_DATA)[0], sorted(os.sched_getaffinity(0))]))
 """
 MEMORY = {"memory": 200 << 20}
+SMALL, LESS = HOG.replace("300", "60"), {"memory": 40 << 20}
 EXCEEDED = "exceeded its memory limit of 200Mi"
 
 
@@ -125,15 +130,7 @@ def test_orders_without_limits_change_none(tmp_path: Path) -> None:
 
 # In a machine of its own
 
-_KERNEL = (
-    "mem=700M",
-    "rootfstype=hostfs",
-    "rootflags=/",
-    "rw",
-    "quiet",
-    "con=null",
-    "con0=null,fd:1",
-)
+_KERNEL = ("mem=700M", "rootfstype=hostfs", "rootflags=/", "quiet", "con=null", "con0=null,fd:1")
 BOOT = """\
 #!/bin/sh
 mount -t proc proc /proc
@@ -162,24 +159,21 @@ def in_a_machine(folder: Path, attempts: Mapping[str, Attempt]) -> None:
     link = Path("/tmp") / f"rankwise-boot-{os.getpid()}"
     link.symlink_to(script)
     try:
-        subprocess.run(
-            [LINUX, *_KERNEL, f"init={link}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            timeout=120,
-            check=False,
-        )
+        boot(f"init={link}", "rw")
     finally:
         link.unlink()
 
 
+def boot(*words: str) -> None:
+    """Start a machine, and wait until it is off."""
+    command = [LINUX, *_KERNEL, *words]
+    null = subprocess.DEVNULL
+    subprocess.run(command, stdin=null, stdout=null, stderr=null, timeout=120, check=False)
+
+
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attempt]:
-    if why := obstacle():
-        if os.environ.get("RANKWISE_REQUIRE_ALL"):
-            pytest.fail(why, pytrace=False)
-        pytest.skip(why)
+    need(obstacle())
     folder = tmp_path_factory.mktemp("machine")
 
     def attempt(name: str, *processes: Mapping[str, Any], **node: Any) -> Attempt:
@@ -189,16 +183,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attempt]:
         made.write()
         return made
 
-    small, less = HOG.replace("300", "60"), {"memory": 40 << 20}
     half = python(f"{HOG.replace('300', '25')}; import time; time.sleep(60)")
     cgroup = "cat /proc/self/cgroup /sys/fs/cgroup/rankwise-*/worker-0/cpu.max"
     attempts = {
-        "one": attempt("one", process("worker-0", python(small), limits=less)),
+        "one": attempt("one", process("worker-0", python(SMALL), limits=LESS)),
         "child": attempt(
             "child",
-            process("worker-0", f"{quote(sys.executable)} -c {quote(small)}; true", limits=less),
+            process("worker-0", f"{quote(sys.executable)} -c {quote(SMALL)}; true", limits=LESS),
         ),
-        "sum": attempt("sum", *(process(f"worker-{n}", half) for n in range(2)), limits=less),
+        "sum": attempt("sum", *(process(f"worker-{n}", half) for n in range(2)), limits=LESS),
         "cores": attempt("cores", process("worker-0", cgroup, limits={"cores": 0.5})),
     }
     in_a_machine(folder, attempts)
@@ -237,3 +230,73 @@ def test_no_cgroup_is_left(machine: Mapping[str, Attempt]) -> None:
     assert {
         name: (one.folder / "left").read_text() for name, one in machine.items()
     } == dict.fromkeys(machine, "")
+
+
+# In a machine with systemd, on which all files are for reading only
+
+USER = pwd.getpwnam("nobody").pw_uid
+SERVICE = f"""\
+[Unit]
+DefaultDependencies=no
+Requires=dbus.socket user@{USER}.service
+After=dbus.socket user@{USER}.service
+[Service]
+Type=oneshot
+ExecStartPre=/bin/sh -c 'mkdir -p /run/work /run/out && mount -t hostfs -o FOLDER none /run/out'
+ExecStartPre=/bin/sh -c 'cp -r /run/out/attempts /run/out/node /run/work && chmod -R a+rwX /run/work'
+ExecStart=-/sbin/runuser -u nobody -- PYTHON -I -S /run/work/node/__main__.py run /run/work/attempts/user
+ExecStart=-PYTHON -I -S /run/work/node/__main__.py run /run/work/attempts/root
+ExecStart=/bin/sh -c 'cp -r /run/work/attempts /run/out/done; sleep 1; find /sys/fs/cgroup -name "rankwise-*" > /run/out/left'
+ExecStart=/bin/sh -c 'sync; echo o > /proc/sysrq-trigger; sleep 20'
+"""
+TARGET = "[Unit]\nDefaultDependencies=no\nRequires=limits.service\n"
+SYSTEMD = Path("/lib/systemd")
+# Units of Debian that need no other ones then.
+COPIED = ("dbus.socket", "dbus.service", "user@.service", "user-runtime-dir@.service")
+
+
+def units(folder: Path) -> None:
+    """Write all units that the machine has."""
+    folder.mkdir()
+    for name in COPIED:
+        text = (SYSTEMD / "system" / name).read_text()
+        text = text.replace("[Unit]", "[Unit]\nDefaultDependencies=no").replace("PAMName", "#")
+        here = "/run/user/%i"
+        variables = f"[Service]\nEnvironment=XDG_RUNTIME_DIR={here} HOME={here}"
+        text = text.replace("[Service]", variables) if name == "user@.service" else text
+        (folder / name).write_text(text.replace("systemd-user-sessions.service", ""))
+    service = SERVICE.replace("FOLDER", str(folder.parent)).replace("PYTHON", "/usr/bin/python3")
+    (folder / "limits.service").write_text(service)
+    (folder / "default.target").write_text(TARGET)
+
+
+@pytest.mark.full_length
+def test_systemd_gives_a_user_and_root_cgroups_for_their_replicas() -> None:
+    needed = (SYSTEMD / "systemd", *(SYSTEMD / "system" / name for name in COPIED))
+    missing = [str(path) for path in (*needed, Path("/usr/bin/python3")) if not path.exists()]
+    need(obstacle() or (f"{missing[0]} is missing" if missing else None))
+    # Paths in units and on the kernel's command line have no blanks.
+    with tempfile.TemporaryDirectory(prefix="rankwise-systemd-", dir="/tmp") as name:
+        folder = Path(name)
+        shutil.copytree(RUNNER.parent, folder / "node", ignore=shutil.ignore_patterns("__py*"))
+        hog = ["/usr/bin/python3", "-c", SMALL]
+        for who in ("user", "root"):
+            (folder / "attempts" / who).mkdir(parents=True)
+            attempt = Attempt(folder / "attempts" / who, process("worker-0", hog, limits=LESS))
+            place = f"/run/work/attempts/{who}"
+            attempt.order |= {"folder": place}
+            attempt.order["nodes"][0]["folder"] = f"{place}/nodes/node0"
+            attempt.write()
+            for path in attempt.folder.iterdir():
+                path.rename(path.parent.parent / path.name)
+        units(folder / "units")
+        boot(f"init={SYSTEMD}/systemd", f"SYSTEMD_UNIT_PATH={folder}/units", "ro")
+        ends = [
+            json.loads((folder / f"done/{who}/end.json").read_text()) for who in ("user", "root")
+        ]
+        homes = [(folder / f"done/{who}/cgroup").read_text() for who in ("user", "root")]
+        assert f"/user@{USER}.service/app.slice/rankwise-rw-" in homes[0]
+        assert "/system.slice/rankwise-rw-" in homes[1]
+        for end in ends:
+            assert end["reason"].startswith("worker-0 exceeded its memory limit of 40Mi: "), end
+        assert (folder / "left").read_text() == ""
