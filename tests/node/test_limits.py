@@ -185,6 +185,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attempt]:
 
     half = python(f"{HOG.replace('300', '25')}; import time; time.sleep(60)")
     cgroup = "cat /proc/self/cgroup /sys/fs/cgroup/rankwise-*/worker-0/cpu.max"
+    rank = 'OMPI_COMM_WORLD_RANK=0 "$RANKWISE_FOLDER/bin/rankwise-rank" cat /proc/self/cgroup'
     attempts = {
         "one": attempt("one", process("worker-0", python(SMALL), limits=LESS)),
         "child": attempt(
@@ -193,6 +194,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attempt]:
         ),
         "sum": attempt("sum", *(process(f"worker-{n}", half) for n in range(2)), limits=LESS),
         "cores": attempt("cores", process("worker-0", cgroup, limits={"cores": 0.5})),
+        "rank": attempt("rank", process("launcher-0", rank, limits=LESS), limits={"cores": 1}),
     }
     in_a_machine(folder, attempts)
     return attempts
@@ -224,6 +226,14 @@ def test_a_cgroup_has_its_share_of_the_cores(machine: Mapping[str, Attempt]) -> 
     assert machine["cores"].end()["outcome"] == "passed"
     path, share = machine["cores"].log("worker-0").splitlines()[-2:]
     assert (path, share) == (f"0::/rankwise-{marker}/worker-0", "50000 100000")
+
+
+def test_a_rank_has_the_cgroup_of_its_node_and_not_that_of_its_launcher(
+    machine: Mapping[str, Attempt],
+) -> None:
+    assert machine["rank"].end()["outcome"] == "passed"
+    cgroup = machine["rank"].log("launcher-0").splitlines()[-1]
+    assert cgroup == f"0::/rankwise-{machine['rank'].marker}/node.0"
 
 
 def test_no_cgroup_is_left(machine: Mapping[str, Attempt]) -> None:
