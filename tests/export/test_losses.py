@@ -51,6 +51,36 @@ image = "from/site:1"
 """
 
 
+ROLES = """\
+type: TensorflowJob
+name: roles
+parameter_server:
+  spec: {command: python a.py, code: servers, environment: other}
+worker:
+  spec: {command: python a.py, code: src, environment: some}
+compute: {target: cluster, instance_count: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("target", "lost"),
+    [
+        ("kubernetes", []),
+        ("kubeflow-v1", ["code"]),
+        ("azureml", ["code", "environment"]),
+    ],
+)
+def test_what_roles_have_of_their_own_is_lost_where_all_are_alike(
+    tmp_path: Path, target: str, lost: list[str]
+) -> None:
+    (tmp_path / "servers").mkdir()
+    (tmp_path / "servers" / "a.py").touch()
+    site = f'{SITE}[runtime.other]\nimage = "other:1"\n'
+    made = written(tmp_path, ROLES, target, site=site, image="")
+    own = [one for one in made.losses if "parameter_server.spec." in one]
+    assert [one.partition(".spec.")[2].partition(":")[0] for one in own] == lost, made.losses
+
+
 def test_all_that_can_be_said_is(tmp_path: Path) -> None:
     made = written(tmp_path, FULL, "kubeflow-v1", site=SITE, image="")
     job = job_in(made)

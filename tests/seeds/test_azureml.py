@@ -150,7 +150,7 @@ def test_horovodrun_starts_the_ranks(shop: Shop) -> None:
 
 @sentence(PAGE, ran="rankwise run fine.yaml", stand_in="a script with its options")
 def test_horovodrun_takes_the_options_of_horovods_own(shop: Shop) -> None:
-    """Those who need no fine-grained control of MPI are recommended horovodrun."""
+    """horovodrun is recommended to users who need no fine-grained control of MPI."""
     text = (shop.folder / "mpi-horovodrun.yaml").read_text()
     line = "horovodrun -np 16 --hostfile AZUREML_MPI_HOSTFILE"
     options = "--mpi --verbose --cycle-time-ms 3.5 --no-autotune --binding-args='-bind-to none'"
@@ -291,6 +291,11 @@ WORKERS = [("worker", index) for index in range(4)]
 SERVERS = [("ps", index) for index in range(2)]
 
 
+@sentence(
+    PAGE,
+    ran="rankwise run tensorflow-mirrored.yaml",
+    said="Azure ML sets TF_CONFIG, which distributed TensorFlow training needs.",
+)
 @sentence(PAGE, ran="rankwise run tensorflow-mirrored.yaml")
 def test_mirrored_workers_are_a_job(shop: Shop) -> None:
     """With MultiWorkerMirroredStrategy, the user provides the worker spec."""

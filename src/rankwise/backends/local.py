@@ -312,13 +312,12 @@ def _make_nodes(folder: Path, task: Task) -> list[NodeOrder]:
     """Make the folders of the nodes, with the code in them."""
     places = orders.make_folders(folder, task)
     shares = _share_cores(available_cores(), task.nodes)
-    most = math.ceil(task.node_limits.cores) if task.node_limits is not None else 0
     return [
         NodeOrder(
             name=f"node{number}",
             address=str(_FIRST_ADDRESS + number),
             folder=str(place),
-            cores=share[: most or None],
+            cores=share[: math.ceil(task.node_limits.cores) or None] if task.node_limits else share,
         )
         for number, (place, share) in enumerate(zip(places, shares, strict=True))
     ]

@@ -15,6 +15,7 @@ from rankwise.errors import InputError
 from rankwise.export.base import Exported, ExportJob, given
 from rankwise.export.commands import torch_words, with_dollars, without_launcher
 from rankwise.launch.commandline import read_command
+from rankwise.launch.jobs import differ
 from rankwise.plan import Resources
 
 
@@ -199,7 +200,10 @@ def _of_command_job(
 
 
 def _losses(job: ExportJob) -> Iterator[str]:
+    yield from job.losses_of_code()
     for role in job.request.roles:
+        if differ(role.runtime, job.role.runtime):
+            yield job.loss(f"{role.name}.spec.environment", "it has that of the first")
         if role.resources != Resources():
             why = f"`{job.request.compute}` decides how large its machines are"
             yield job.loss(job.limits_field(role.name), why)

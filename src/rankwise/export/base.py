@@ -7,7 +7,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -92,6 +92,12 @@ class ExportJob:
     def code(self) -> str:
         """The folder of the code; empty: the document names none."""
         return next((role.code for role in self.request.roles if role.code), "")
+
+    def losses_of_code(self) -> Iterator[str]:
+        """Say which roles have code of their own, which they do not get."""
+        for role in self.request.roles:
+            if role.code not in ("", self.code) and not self.code_in_image:
+                yield self.loss(f"{role.name}.spec.code", "it has that of the first")
 
     @property
     def code_in_image(self) -> str:

@@ -75,7 +75,9 @@ def _task(job: ExportJob, choice: ComputeConfig) -> Task:
         roles.append(dataclasses.replace(role, runtime=runtime))
     layer = Layer(file=job.site.file, computes={choice.name: choice})
     site = Site(file=job.site.file, layers=(layer, *job.site.layers))
-    return task_of(dataclasses.replace(job.request, roles=tuple(roles), compute=choice.name), site)
+    # In pods, the cluster enforces limits.
+    request = dataclasses.replace(job.request, roles=tuple(roles), is_limited=False)
+    return task_of(dataclasses.replace(request, compute=choice.name), site)
 
 
 def _objects(job: ExportJob, choice: ComputeConfig, task: Task) -> list[dict[str, Any]]:

@@ -238,6 +238,7 @@ def common_losses(job: ExportJob, code: CodeMap | None) -> Iterator[str]:
         field = "limits.timeout" if isinstance(job.model, CommandJob) else "timeout"
         yield job.loss(field, "it counts for all attempts together, not for each")
     yield from losses_of_data(job)
+    yield from job.losses_of_code()
     if code is None and not job.code_in_image:
         why = "none is given: commands run in the working folder of the image"
         yield job.loss(job.code_field, why)

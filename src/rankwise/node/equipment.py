@@ -89,11 +89,11 @@ def equip(folder: str, root: str) -> None:
     if code := choice.get("repository"):
         clone_code(code, f"{root}/repositories")
     if own := choice.get("processes"):
-        made = ((name, ready(one, root)) for name, one in own.items())
-        processes = {
-            name: (one.environment, {"path": [*one.path, *one.path_behind], "unset": one.unset})
-            for name, one in made
-        }
+        processes = {}
+        for name, one in own.items():
+            made = ready(one, root)
+            more = {"path": [*made.path, *made.path_behind], "unset": made.unset}
+            processes[name] = made.environment, more
         there = Placement(processes=processes)
     else:
         there = ready(choice, root)

@@ -30,7 +30,7 @@ _SCOPE_SECONDS = 5.0
 _CONTROLLERS = "+cpu +memory"
 # What programs say that got no more memory: Python, C++, the system, PyTorch.
 _SHORT = (b"MemoryError", b"std::bad_alloc", b"Cannot allocate memory", b"can't allocate memory")
-_UNITS = (("Gi", 1 << 30), ("G", 10**9), ("Mi", 1 << 20), ("M", 10**6), ("Ki", 1 << 10))
+_UNITS = (("Gi", 1 << 30), ("G", 10**9), ("Mi", 1 << 20), ("M", 10**6), ("Ki", 1 << 10), ("", 1))
 
 
 def has_cgroups() -> bool:
@@ -86,9 +86,8 @@ def _enter_scope(words: Sequence[str], unit: str) -> str:
 
     manager = "org.freedesktop.systemd1"
     call = [*words, "call", manager, "/org/freedesktop/systemd1", f"{manager}.Manager"]
-    properties = ["3", "PIDs", "au", "1", str(os.getpid()), "Delegate", "b", "true"]
-    properties += ["CollectMode", "s", "inactive-or-failed"]
-    start = ["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", *properties, "0"]
+    properties = f"3 PIDs au 1 {os.getpid()} Delegate b true CollectMode s inactive-or-failed"
+    start = ["StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", *properties.split(), "0"]
     if ask([*call, *start], _SCOPE_SECONDS) is None:
         raise OSError(0, f"systemd makes no scope {unit}")
     deadline = time.monotonic() + _SCOPE_SECONDS
@@ -186,19 +185,20 @@ class Limits:
             node if node.reach else node.replace(cores=node.cores or take(node.limits, usable))
             for node in order.nodes
         ]
-        bound = [one for one in order.processes if one.role != "launcher"]
         own = {
             one.name: take(one.limits, nodes[one.node].cores or usable)
-            for one in bound
-            if not nodes[one.node].reach
+            for one in order.processes
+            if one.role != "launcher" and not nodes[one.node].reach
         }
         processes = [one.replace(cores=own.get(one.name, ())) for one in order.processes]
         return order.replace(nodes=nodes, processes=processes)
 
     def explain(self, end: dict[str, Any]) -> dict[str, Any]:
         """Return the outcome of an attempt, which names the limit that was exceeded."""
+        killed = [name for name in self._groups if self._kills(name)]
+        forget(self._order.marker)
         who, culprit = end["culprit"], self._group_of(end["culprit"])
-        if killed := [name for name in self._groups if self._kills(name)]:
+        if killed:
             name = culprit if culprit in killed else killed[0]
             own = [one.name for one in self._order.processes if self._group_of(one.name) == name]
             # Of several processes that share a limit, none exceeds it by itself.
@@ -232,15 +232,12 @@ class Limits:
 
     def _limit(self, group: str) -> str:
         memory = int(self._groups[group]["memory"])
-        amounts = ((memory // size, unit) for unit, size in _UNITS if memory % size == 0)
-        amount, unit = next(amounts, (memory, " bytes"))
-        return f"its memory limit of {amount}{unit}"
+        unit, size = next(one for one in _UNITS if memory % one[1] == 0)
+        return f"its memory limit of {memory // size}{unit}"
 
     def _said(self, culprit: str) -> str:
         """Return how the culprit, or the launcher that has its output, says that memory ran out."""
         names = [one.name for one in self._order.processes]
-        for name in [culprit] if culprit in names else [culprit, *names]:
-            text = end_of_log(f"{self._order.folder}/processes/{name}/output.log")
-            if found := next((words for words in _SHORT if words in text), b""):
-                return found.decode()
-        return ""
+        asked = [culprit] if culprit in names else [culprit, *names]
+        logs = [end_of_log(f"{self._order.folder}/processes/{name}/output.log") for name in asked]
+        return next((words.decode() for words in _SHORT if words in b"".join(logs)), "")

@@ -147,17 +147,17 @@ class Runner:
 
     def start(self, secrets: Mapping[str, str]) -> None:
         """Start all processes, or none if the attempt is cancelled already."""
-        if self._order.has_limits:
-            from .limits import Limits
-
-            self._limits = Limits(self._order)
-            self._order = self._limits.begin()
-            for process, about in zip(self.processes, self._order.processes, strict=True):
-                process.about = about
         order = self._order
         self._before = machine_reading() if order.is_measured else None
         # All before the first one starts: after a wrong mark, none of them must run.
         prepared = prepare(order)
+        if order.has_limits:
+            from .limits import Limits
+
+            self._limits = Limits(order)
+            self._order = self._limits.begin()
+            for process, about in zip(self.processes, self._order.processes, strict=True):
+                process.about = about
         # Once for all of them: to spell a long key in many ways takes long.
         redactor = Redactor(list(secrets.values()))
         fixed = {**secrets, "RANKWISE_SECRETS": ",".join(secrets)} if secrets else {}
@@ -411,10 +411,6 @@ def run_order(folder: str, given: Mapping[str, str] | None = None) -> int:
 
         traceback.print_exc()
         sweep(order.marker, is_reaper=is_reaper)
-    if order.has_limits:
-        from .limits import forget
-
-        forget(order.marker)
     place = temporary(order.marker)
     for path in (shared_memory(order.marker), place, f"{place}.folder"):
         discard(path)
