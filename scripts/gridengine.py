@@ -127,6 +127,8 @@ _QUEUE = {
     "pe_list": "smp",
     "load_thresholds": "NONE",
     "shell": "/bin/bash",
+    # Jobs that are killed with their cell leave their folders.
+    "tmpdir": "{folder}/tmp",
     "notify": "00:00:20",
     "min_cpu_interval": "00:00:01",
 }
@@ -176,7 +178,12 @@ class Cell(Daemons):
 
     def _configure(self) -> None:
         common, spool = self.root / CELL / "common", self.folder / "spool"
-        for place in (common, spool / "qmaster" / "job_scripts", spool / "execd"):
+        for place in (
+            common,
+            spool / "qmaster" / "job_scripts",
+            spool / "execd",
+            self.folder / "tmp",
+        ):
             place.mkdir(parents=True)
         for name in ("bin", "lib", "util", "utilbin"):
             (self.root / name).symlink_to(_ROOT / name)
@@ -217,7 +224,9 @@ class Cell(Daemons):
         """Return what qconf shows, or proposes, with other values."""
         lines = [line.split(None, 1) for line in self.run("qconf", option).splitlines()]
         values = {name: value for name, *rest in lines if (value := " ".join(rest))}
-        values |= {name: value.format(host=self.host) for name, value in wanted.items()}
+        values |= {
+            name: value.format(host=self.host, folder=self.folder) for name, value in wanted.items()
+        }
         return "".join(f"{name} {value}\n" for name, value in values.items())
 
     def _give(self, option: str, text: str) -> None:

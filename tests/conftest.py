@@ -30,6 +30,7 @@ _LONGEST = (
     "pytest_plugin/test_mpirun_coordinator.py",
     "slurm/test_job_cancels.py",
     "slurm/test_job_runs.py",
+    "batch_systems/test_gridengine.py",
     "acceptance/test_worker_ends.py",
     "seeds/test_gradient.py",
     "seeds/test_azureml.py",
