@@ -97,7 +97,8 @@ def read_cores(numbers: Sequence[int] | None = None, system: Path = _SYSTEM) -> 
         numa = firsts["numa"].get(number, socket)
         l3 = firsts["l3"].get(number, numa)
         cores.append(Core(number, firsts["core"].get(number, number), l3, numa, socket))
-    return sorted(cores, key=lambda one: (one.number != one.core, _place(one)))
+    # By the largest domain first, and by the number last.
+    return sorted(cores, key=lambda one: (one.number != one.core, one[::-1]))
 
 
 def _read_domain(path: Path) -> dict[int, int]:
@@ -106,10 +107,6 @@ def _read_domain(path: Path) -> dict[int, int]:
         cores = parse_list(path.read_text())
         return dict.fromkeys(cores, min(cores))
     return {}
-
-
-def _place(core: Core) -> tuple[int, ...]:
-    return core[::-1]
 
 
 _ENTRY = r"\d{1,5}(-\d{1,5})?"
@@ -139,10 +136,10 @@ def share_out(bind: str, workers: int, cores: Sequence[Core], each: int = 1) -> 
     if bind not in LEVELS or not cores or (bind == "core" and count > len(cores)):
         return [list(cores)] * workers
     if count > len(cores):
-        near = sorted(cores, key=_place)
+        near = sorted(cores, key=lambda one: one[::-1])
         own = [[near[worker * len(near) // workers]] for worker in range(workers)]
     else:
-        near = sorted(cores[:count], key=_place)
+        near = sorted(cores[:count], key=lambda one: one[::-1])
         own = [near[worker * each : (worker + 1) * each] for worker in range(workers)]
     if bind == "core":
         return own
