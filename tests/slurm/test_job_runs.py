@@ -7,7 +7,9 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +118,50 @@ def test_a_secret_reaches_all_nodes_and_is_left_nowhere(shop: Shop, slurm: Clust
         if path.is_file() and not path.is_symlink() and b"tell-nobody" in path.read_bytes()
     ]
     assert held == []
+
+
+ROLES = """\
+type: TensorflowJob
+name: job
+compute: {target: slurm, instance_count: 2}
+worker:
+  num_replicas: 2
+  spec: {command: python say.py, code: ./src, environment: current, resource_limits: {memory: 64Mi}}
+parameter_server:
+  num_replicas: 2
+  spec:
+    command: python say.py
+    code: ./servers
+    environment: other
+    resource_limits: {memory: 96Mi}
+"""
+SAY = """\
+import os, resource, sys, time
+limit = resource.getrlimit(resource.RLIMIT_DATA)[0] >> 20
+print("NAME", os.environ["RANKWISE_NODE_RANK"], sys.prefix, limit, flush=True)
+time.sleep(2)
+"""
+
+
+def test_each_role_has_its_environment_code_and_limits_on_all_nodes(shop: Shop) -> None:
+    other = shop.folder / "other"
+    venv.create(other, with_pip=False)
+    shop.write("src/say.py", SAY.replace("NAME", "worker"))
+    shop.write("servers/say.py", SAY.replace("NAME", "server"))
+    table = '[compute.slurm]\nbackend = "slurm"\noptions = ["--mem=500"]\n'
+    shop.write("rankwise.toml", f'{table}[runtime.other]\npython = "{other}"\n')
+    said = run(shop, ROLES)
+    assert said.exit_code == 0, said
+    assert "limits: an rlimit for the memory of each process" in said.output, said
+    words = {tuple(one.split()) for one in re.findall(r"\| ((?:worker|server) .*)", said.output)}
+    assert words == {
+        *(("worker", node, sys.prefix, "64") for node in "01"),
+        *(("server", node, str(other), "96") for node in "01"),
+    }
+    shop.write("src/say.py", "import os; x = b'x' * (int(os.environ['RANKWISE_NODE_RANK']) << 27)")
+    failed = run(shop, ROLES)
+    assert failed.exit_code == 1, failed
+    assert "worker-1 exceeded its memory limit of 64Mi (MemoryError)" in failed.output, failed
 
 
 def test_what_the_cluster_does_not_have_is_said_before_anything_is_sent(shop: Shop) -> None:
