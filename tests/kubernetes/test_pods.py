@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -93,6 +94,26 @@ def test_parameter_servers_end_with_the_workers_and_secrets_stay_secret(shop: Sh
     assert not any(SECRET in str(thing) for thing in made)
     [secret] = [one for one in shop.cluster.made("secrets") if "secret.TOKEN" in one["data"]]
     assert secret["metadata"]["name"] not in shop.cluster.cluster.things["secrets"]
+
+
+def test_each_role_has_its_image_and_its_code(shop: Shop) -> None:
+    (shop.folder / "servers").mkdir()
+    for folder in ("src", "servers"):
+        shop.write(f"{folder}/tf.py", f"print('this is {folder}', flush=True)\n{TENSORFLOW}")
+    text = TENSORFLOW_JOB.format(workers=1).replace("./src}}", "./src}, environment: own}")
+    server = "{path: ./servers}, environment: other}"
+    shop.write("tf.yaml", text.replace("{path: ./src}, environment: own}", server, 1))
+    with (shop.folder / "rankwise.toml").open("a") as site:
+        site.write('\n[runtime.own]\nimage = "own:1"\n[runtime.other]\nimage = "other:1"\n')
+    code, said = shop.call("run", "tf.yaml")
+    assert code == 0, said
+    assert re.search("parameter_server 0 *\\| this is servers", said), said
+    assert re.search("worker 0 *\\| this is src", said), said
+    pods = {
+        one["metadata"]["labels"]["rankwise.dev/role"]: one["spec"]["containers"][0]["image"]
+        for one in shop.cluster.made("pods")
+    }
+    assert pods == {"head": "own:1", "worker": "own:1", "parameter_server": "other:1"}
 
 
 def test_a_client_that_was_killed_is_followed_by_another(shop: Shop) -> None:
