@@ -423,6 +423,17 @@ def test_what_a_sweep_cannot_have_is_said(tmp_path: Path, old: str, new: str, sa
         assert "`random` sampling would choose 3 of 4 combinations" in complaint(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (f"{PIPELINE}type: pipeline\njobs: {{}}\n", "jobs"),
+        (SWEEP.replace("values: [x, y]", "values: []"), "search_space.b.values"),
+    ],
+)
+def test_a_document_that_would_run_nothing_is_wrong(tmp_path: Path, text: str, field: str) -> None:
+    assert f"`{field}` is not valid" in complaint(tmp_path, text)
+
+
 def test_a_component_is_loaded_as_one_whatever_its_schema_says(tmp_path: Path) -> None:
     (tmp_path / "part.yml").write_text(COMPONENT.partition("\n")[2])
     assert load(tmp_path / "part.yml", kind="component").model.type == "component"

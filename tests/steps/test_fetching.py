@@ -112,6 +112,8 @@ def test_half_a_file_is_an_error_and_is_not_kept(
 def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ComputeFailure, match=r"could not be fetched: .*refused"):
         fetch("http://127.0.0.1:1/x", tmp_path)
+    with pytest.raises(ComputeFailure, match=r"http://\[::1/x could not be fetched: Invalid"):
+        fetch("http://[::1/x", tmp_path)
 
 
 def test_after_a_kill_it_is_fetched_from_the_beginning(server: str, tmp_path: Path) -> None:

@@ -14,9 +14,6 @@ from rankwise.documents.values import wrong
 from rankwise.documents.written import mapping_in
 from rankwise.wording import code
 
-_AZURES = "in a pipeline, jobs other than `command` are for Azure ML alone"
-_DRAWN = "nothing is drawn at random here; write the values to try as a `choice`"
-
 
 class ComponentInput(Input):
     """An input that a component expects; Azure ML also has bounds for it."""
@@ -61,7 +58,7 @@ class ChoiceOfValues(Model):
     """Values of which each is tried."""
 
     type: Literal["choice"]
-    values: tuple[values.Written, ...]
+    values: Annotated[tuple[values.Written, ...], Field(min_length=1)]
 
 
 def _only(known: str, why: str) -> BeforeValidator:
@@ -73,6 +70,10 @@ def _only(known: str, why: str) -> BeforeValidator:
         return given
 
     return BeforeValidator(check)
+
+
+_COMMAND = _only("command", "in a pipeline, jobs other than `command` are for Azure ML alone")
+_CHOICE = _only("choice", "nothing is drawn at random here; write the values to try as a `choice`")
 
 
 class AzureJob(DocumentModel):
@@ -90,7 +91,7 @@ class PipelineJob(AzureJob):
     """Command jobs, some of which read what others have written."""
 
     type: Literal["pipeline"]
-    jobs: dict[values.Name, Annotated[PipelineNode, _only("command", _AZURES)]]
+    jobs: dict[values.Name, Annotated[PipelineNode, _COMMAND]] = Field(min_length=1)
     settings: Any = None
 
 
@@ -108,6 +109,6 @@ class SweepJob(AzureJob):
 
     type: Literal["sweep"]
     trial: PipelineNode
-    search_space: dict[values.Variable, Annotated[ChoiceOfValues, _only("choice", _DRAWN)]]
+    search_space: dict[values.Variable, Annotated[ChoiceOfValues, _CHOICE]]
     sampling_algorithm: Any = "random"
     limits: SweepLimits = Field(default_factory=SweepLimits)

@@ -176,7 +176,7 @@ def _fetched(url: str, place: Path) -> str:
             print(f"fetching {answer.url}", flush=True)
             shutil.copyfileobj(answer, file)
         told, size = answer.headers["Content-Length"], place.stat().st_size
-    except (OSError, HTTPException) as error:
+    except (OSError, ValueError, HTTPException) as error:
         if isinstance(error, HTTPError):
             error.close()
         raise ComputeFailure(f"{url} could not be fetched: {error}") from error
