@@ -14,6 +14,7 @@ import pytest
 from rankwise.errors import ComputeFailure
 from rankwise.plan import RuntimeChoice, later
 from rankwise.runtimes import container as container_module
+from rankwise.runtimes import images
 from rankwise.runtimes.base import Command
 from rankwise.runtimes.container import Container
 from rankwise.runtimes.preparing import prepare
@@ -315,3 +316,61 @@ def _engine_that_answers(tmp_path: Path, when_it_runs: str) -> None:
     path.parent.mkdir()
     path.write_text(f'#!/bin/sh\n[ "$1" = run ] || exit 0\n{when_it_runs}\n')
     path.chmod(0o755)
+
+
+def test_docker_builds_an_image_under_the_name_of_its_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    log = stand_in(tmp_path, "docker", others="arguments[0] == 'image'")
+    file = tmp_path / "box" / "Dockerfile"
+    file.parent.mkdir()
+    file.write_text("FROM base\nCOPY a /\n")
+    (file.parent / "a").write_text("1")
+    wanted = RuntimeChoice(
+        name="box",
+        kind="container",
+        build=str(file),
+        context=str(file.parent),
+        build_args=("A=1", "B=x y"),
+    )
+    choice = images.named(wanted)
+    said: list[str] = []
+    prepare(choice, said.append)
+    place = tmp_path / "cache/rankwise/images" / choice.image.rpartition(":")[2]
+    (built,) = [call for call in calls(log) if call[0] == "build"]
+    assert built[1:5] == ["--tag", choice.image, "--file", f"{place}/Dockerfile"]
+    options = ["--network", "host", "--build-arg", "A=1", "--build-arg", "B=x y"]
+    assert built[5:] == [*options, f"{place}/content"]
+    assert said[0] == (
+        f'building the image of runtime "box" from {file}; log: {place}/processes/build/output.log'
+    )
+    # What was built is what the name says, or nothing is.
+    (file.parent / "a").write_text("2")
+    with pytest.raises(ComputeFailure, match="or its context has changed: run it again"):
+        prepare(choice, said.append)
+    images._name.cache_clear()
+    assert images.named(wanted).image != choice.image
+
+
+@pytest.mark.parametrize(
+    ("line", "is_step"),
+    [
+        ("STEP 2/5: RUN make", True),
+        ("[1/2] STEP 1/3: FROM base AS first", True),
+        ("Step 2/5 : RUN make", True),
+        ("#7 [2/5] RUN make", True),
+        ("#7 [first 1/2] FROM docker.io/base", True),
+        ("#7 0.512 make: all is done", False),
+        ("--> Using cache 0b29", False),
+    ],
+)
+def test_steps_of_a_build_are_known_by_what_engines_write(
+    tmp_path: Path, line: str, is_step: bool
+) -> None:
+    log = tmp_path / "output.log"
+    log.write_text(f"{line}\nhalf a l")
+    said: list[str] = []
+    position = images._tell_steps(log, 0, said.append)
+    assert said == ([line] if is_step else [])
+    assert position == len(line) + 1

@@ -36,7 +36,7 @@ _SHOWN_LINES = 10
 # Without these, a Dockerfile uses no files of its context.
 _USES_CONTEXT = re.compile(rb"(?im)^\s*(?:ONBUILD\s+)?(?:COPY|ADD)\s|--mount")
 # How Podman and docker number the steps of a build: `STEP 2/5: RUN make`, `#7 [2/5] RUN make`.
-_STEP = re.compile(r"(?:STEP \d+/\d+ ?:|#\d+ \[[^\]]*\d+/\d+\]) ?.*", re.IGNORECASE)
+_STEP = re.compile(r"(?i)(?:(?:\[\d+/\d+\] )?STEP \d+/\d+ ?:|#\d+ \[[^\]]*\d+/\d+\]).*")
 
 
 def named(choice: RuntimeChoice) -> RuntimeChoice:
