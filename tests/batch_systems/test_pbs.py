@@ -28,6 +28,8 @@ from rankwise.backends.batch.system import (
 from rankwise.backends.doctor import check_batch
 from rankwise.documents.site_models import BatchConfig, ComputeConfig, GridEngineConfig, PbsConfig
 from rankwise.errors import ComputeFailure
+from rankwise.pytest_plugin.workers.run_options import SlurmOptions
+from rankwise.pytest_plugin.workers.slurm_allocation import submit_on
 from tests.acceptance.jobs import Said, Shop, opened
 from tests.backends.places import need
 
@@ -280,6 +282,26 @@ def test_a_job_that_runs_gets_a_signal_and_one_that_waits_is_removed(server: Ser
     server.plays("qdel", code=1, errors="qdel: Unauthorized Request 18.head")
     with pytest.raises(ComputeFailure, match="Unauthorized"):
         pbs.cancel("18.head", Ending.NOW)
+
+
+def test_the_secret_of_a_run_is_in_a_file_as_long_as_its_job_waits(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rankwise.toml").write_text('[compute.it]\nbackend = "pbs"\n')
+    wishes = SlurmOptions(tasks=2, on="it")
+    server.plays("qsub", code=1, errors="qsub: Unknown queue")
+    with pytest.raises(ComputeFailure, match="Unknown queue"):
+        submit_on(wishes, ["true"], "tests", "secret")
+    assert list(tmp_path.glob(".rankwise-*")) == []
+    server.plays("qsub", "21.head")
+    server.plays("qdel")
+    made = submit_on(wishes, ["true"], "tests", "secret")
+    [file] = tmp_path.glob(".rankwise-*")
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("secret", 0o600)
+    made.cancel()
+    assert not file.exists()
+    assert server.called("qdel") == [["21.head"]]
 
 
 @pytest.mark.parametrize(

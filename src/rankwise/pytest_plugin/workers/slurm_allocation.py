@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from rankwise.backends.base import Unreachable
+from rankwise.backends.base import Unreachable, words_of
 from rankwise.backends.batch import system as batch
 from rankwise.backends.batch.slurm import Slurm, read_details
 from rankwise.backends.batch.submitting import script_text
@@ -132,7 +132,6 @@ def submit_on(wishes: SlurmOptions, program: Sequence[str], name: str, line: str
     system = batch.open_system(choice)
     # It has the secret of the run, and some systems show the environment of a job to all users.
     file = Path(f".rankwise-{secrets.token_hex(8)}").absolute()
-    write_file(file, line, 0o600)
     job = batch.BatchJob(
         name=f"{name}-{secrets.token_hex(4)}",
         script=script_text(choice.batch, name, program) + "\n",
@@ -142,10 +141,12 @@ def submit_on(wishes: SlurmOptions, program: Sequence[str], name: str, line: str
         environment={**system.plain_environment(), LINE: str(file)},
     )
     try:
+        write_file(file, line, 0o600)
         return Allocation(system, system.submit(job), is_ours=True, file=file)
-    except ComputeFailure:
-        file.unlink()
-        raise
+    except (ComputeFailure, OSError) as failure:
+        with contextlib.suppress(OSError):
+            file.unlink()
+        raise ComputeFailure(words_of(failure)) from failure
 
 
 def _choice(name: str) -> ComputeConfig:
