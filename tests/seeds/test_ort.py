@@ -191,8 +191,8 @@ def test_the_branch_of_the_pull_request_is_checked_out(shop: Shop, tmp_path: Pat
 # An image of this machine's files, with an MPI that comes from the context of the build.
 DOCKERFILE = """\
 FROM {image}
-COPY . {place}
-ENV PATH={place}/bin:/usr/local/bin:/usr/bin:/bin
+COPY [".", "{place}"]
+ENV PATH="{place}/bin:/usr/local/bin:/usr/bin:/bin"
 """
 
 
@@ -207,7 +207,7 @@ def test_the_container_is_built_with_all_that_the_tests_need(shop: Shop) -> None
     need(containers.obstacle() or why_unavailable(mpi))
     folder = mpi.folder
     shop.write("Dockerfile", DOCKERFILE.format(image=containers.IMAGE, place=folder))
-    image = f"image: {{build: Dockerfile, context: '{folder}'}}"
+    image = f'image: {{build: Dockerfile, context: "{folder}"}}'
     line = "mpirun -n 2 -x NCCL_DEBUG=INFO python dummy_distributed_test.py"
     check = "checks: [{contains: 'rank {rank} of 2, NCCL_DEBUG is INFO', rank: all}]"
     tests = f"tests:\n  - {{run: {line}, {check}}}\n  - python checkpoint_test.py\n"
