@@ -129,6 +129,14 @@ def test_notes_end_their_lines_between_words() -> None:
     assert all(line.startswith("    ") and len(line) <= 40 for line in lines)
 
 
+def test_what_a_role_has_of_its_own_is_shown() -> None:
+    own = RuntimeChoice(name="b", kind="python", python="/opt/b")
+    server = Process(name="ps-0", role="ps", command="serve", runtime=own, code="/p/servers")
+    text = shown(plan(Task(key="train", processes=(server,), code="/p/src")))
+    assert "ps runs in   b: /opt/b" in text
+    assert "ps has code  /p/servers" in text
+
+
 def test_runtimes_are_told_apart() -> None:
     def line(choice: RuntimeChoice) -> str:
         text = shown(plan(Task(key="train", processes=(), runtime=choice)))
