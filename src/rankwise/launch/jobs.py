@@ -350,7 +350,7 @@ def with_inputs(request: JobRequest) -> JobRequest:
         marks = {name: later(name) for name in request.places}
         marked = _REFERENCE.sub(lambda found: marks.get(found[1], found[0]), role.command)
         filled = fill(marked, f"the command of {role.name}")
-        return fill_in_line(filled, lambda mark: request.places.get(mark) or later(mark))
+        return fill_in_line(filled, lambda m: known.get(m) or later(m)) if marks else filled
 
     roles = tuple(replace(role, command=line(role)) for role in request.roles)
     environment = {

@@ -123,7 +123,7 @@ def runtimes_of(document: Document) -> set[str]:
     """Return the names of the runtimes in a document."""
     model = document.model
     if isinstance(model, models.CommandJob):
-        return set() if model.environment.is_inline else {model.environment.name}
+        return {said.name} if (said := model.environment).name and not said.is_inline else set()
     return {role.spec.environment for role in _roles(model).values()}
 
 
@@ -214,14 +214,14 @@ _ON_KUBERNETES = ("AksCompute", "AksCluster")
 def _runtime_of(said: models.JobEnvironment, site: Site) -> RuntimeChoice:
     if said.image and said.conda_file is None:
         return RuntimeChoice(name=said.name or said.image, kind="container", image=said.image)
-    return site.runtime("" if said.is_inline else said.name)
+    return site.runtime(said.name if said.name and not said.is_inline else "")
 
 
 def _of_command(document: Document, site: Site, folder: Path) -> dict[str, Any]:
     model: Any = document.model
     distribution = model.distribution
     runtime = _runtime_of(model.environment, site)
-    own = f"{later('folder')}/outputs"
+    own = f"{later('folder')}/outputs" if model.outputs else ""
     places = {
         f"outputs.{name}": str(folder / output.path) if output.path else f"{own}/{name}"
         for name, output in model.outputs.items()
@@ -309,7 +309,7 @@ def _has_surroundings(model: object, request: JobRequest) -> bool:
     facts: list[object] = [request.inputs, request.places]
     facts += [PIP.search(role.command) for role in request.roles]
     if isinstance(model, models.CommandJob):
-        facts += [model.environment.is_inline, "outputs/" in model.command]
+        facts += [model.environment.model_fields_set - {"name"}, "outputs/" in model.command]
     return any(facts)
 
 
