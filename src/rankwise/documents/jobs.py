@@ -357,7 +357,7 @@ class CommandJob(JobModel):
     """The line to run, by the shell."""
     code: Code | None = None
     """The folder with the program; none given: that of the document."""
-    environment: JobEnvironment = Field(default_factory=JobEnvironment)
+    environment: JobEnvironment = Field(default_factory=JobEnvironment.model_construct)
     """What the command runs in."""
     compute: ComputeRef = Field(default_factory=ComputeRef)
     """Where to run."""
