@@ -361,7 +361,7 @@ def test_two_jobs_fetch_the_same_file_once(steps: Path) -> None:
         ("./parts/part.yml", "azureml:part@latest", "the component azureml:part@latest is wrong:\nonly Azure ML knows it: name a file"),
         ("./parts/part.yml", "./parts/none.yml", "job.yml:15:16: the component ./parts/none.yml is wrong:\nparts/none.yml"),
         ("type: command", "type: automl", "job.yml:14:5: `jobs.first` cannot be `automl`: in a pipeline, jobs other than `command` are for Azure ML alone"),
-        ("component: ./parts/part.yml", "comand: x", "unknown field `comand`: did you mean `command`?"),
+        ("component: ./parts/part.yml", "commandx: x", "unknown field `commandx`: did you mean `command`?"),
         ("{word: '${{ parent.inputs.word }}'}", "{word: '${{parent.jobs.second.outputs.all}}'}", "jobs that need each other: second and first"),
     ],
 )  # fmt: skip

@@ -286,8 +286,8 @@ AT = "repository: origin\n"
 MISTAKES = {
     AT + "folder: more\n": "suite.yaml:3:1: tests run in a clone of `repository` or in `folder`",
     AT + "code: more\n": "suite.yaml:3:1: tests run in a clone of `repository` or in `code`",
-    "repository: {url: origin, ref: mian}\n": (
-        "suite.yaml:2:32: origin: the repository has no branch, tag or commit 'mian'"
+    "repository: {url: origin, ref: mainn}\n": (
+        "suite.yaml:2:32: origin: the repository has no branch, tag or commit 'mainn'"
     ),
     "repository: {url: nowhere}\n": "suite.yaml:2:13: nowhere: git fetch: fatal: 'nowhere'",
     "repository: {url: origin, ref: $NO_SUCH}\n": (

@@ -155,6 +155,7 @@ def make_order(
         attempt=attempt.label,
         marker=attempt.marker,
         folder=str(attempt.folder),
+        is_contained=any(one.is_container for one in (job.runtime, *job.runtimes.values())),
         nodes=[node.replace(limits=_limits(task.node_limits)) for node in nodes]
         if task.node_limits
         else nodes,
@@ -173,7 +174,6 @@ def make_order(
         timeout=task.timeout,
         is_measured=task.measuring is not None,
         keeps_allocation=keeps_allocation,
-        is_contained=any(one.is_container for one in (job.runtime, *job.runtimes.values())),
     )
 
 

@@ -152,7 +152,6 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
     folder = document.path.absolute().parent
     assert isinstance(model, models.JobModel)
     is_command = isinstance(model, models.CommandJob)
-    choice = site.compute(compute)
     return JobRequest(
         key=key,
         name=model.name,
@@ -163,10 +162,14 @@ def request_of(document: Document, site: Site, *, key: str, compute: str) -> Job
         restart=restart_of(model.restart),
         folder=str(folder),
         tags=model.tags,
-        # Kubernetes itself holds pods to what they claim.
-        is_limited=not is_command and choice.enforce_limits and choice.backend != KUBERNETES,
+        is_limited=not is_command and _is_limited(site.compute(compute)),
         **(_of_command if is_command else _of_roles)(document, site, folder),
     )
+
+
+def _is_limited(choice: ComputeConfig) -> bool:
+    # Kubernetes itself holds pods to what they claim.
+    return choice.enforce_limits and choice.backend != KUBERNETES
 
 
 def _of_roles(document: Document, site: Site, folder: Path) -> dict[str, Any]:

@@ -39,6 +39,9 @@ class Merged:
     """How many are new."""
 
 
+_LAST_NUMBER = "SELECT coalesce(max(number), 0) FROM main.runs WHERE name = ?"
+
+
 class Writes(Changes):
     """Writes runs, tasks, attempts and their processes.
 
@@ -57,7 +60,11 @@ class Writes(Changes):
         ]
         new: dict[str, object] = {"state": State.QUEUED, "reason": ""}
         with self.together():
-            number = self._free_number(plan.name)
+            number = self._database.number(_LAST_NUMBER, (plan.name,)) + 1
+            runs = self._database.path.with_name("runs")
+            # A store that was here before, and was removed, may have left folders.
+            while Path(runs, f"{plan.name}-{number}").exists():
+                number += 1
             run = f"{plan.name}-{number}"
             row = {
                 **new,
@@ -80,17 +87,6 @@ class Writes(Changes):
             self._insert("tasks", tasks)
             self.add_event(run, "run_created", {"tasks": len(tasks)}, now=now)
         return run
-
-    def _free_number(self, name: str, wanted: int = 0) -> int:
-        """Return the number that a run of that name gets: the wanted one if it is free."""
-        numbered = "FROM main.runs WHERE name = ?"
-        last = self._database.number(f"SELECT coalesce(max(number), 0) {numbered}", (name,))
-        is_taken = self._database.row(f"SELECT 1 {numbered} AND number = ?", (name, wanted))
-        number = wanted if wanted and not is_taken else last + 1
-        # A store that was here before, and was removed, may have left folders.
-        while (self._database.path.parent / "runs" / f"{name}-{number}").exists():
-            number = max(number, last) + 1
-        return number
 
     def run_started(self, run: str, *, now: float) -> bool:
         """Store that an engine drives a run; one that is resumed keeps its start."""
@@ -319,7 +315,12 @@ class Writes(Changes):
         columns = "serial, name, number, parent, source, tags"
         [found] = self._database.rows(f"SELECT {columns} FROM other.runs WHERE id = ?", (run,))
         theirs, name, wanted, parent, source, written = found
-        number = self._free_number(name, wanted)
+        last = self._database.number(_LAST_NUMBER, (name,))
+        taken = "SELECT 1 FROM main.runs WHERE name = ? AND number = ?"
+        runs = self._database.path.with_name("runs")
+        number = last + 1 if self._database.row(taken, (name, wanted)) else wanted or last + 1
+        while Path(runs, f"{name}-{number}").exists():
+            number = max(number, last) + 1
         run_here = f"{name}-{number}"
         tags = {MERGED: f"{run} of {other}" + f", {source}" * bool(source), **json.loads(written)}
         # What they ask for was done there.
