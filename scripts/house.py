@@ -30,8 +30,8 @@ RUN_LIMIT_SECONDS = 120
 # the first two by what it needs, and no other: 259 files and 43,762 lines stood before Grid Engine,
 # PBS, ranks in containers and what else the documents wish for.
 LIMITS: Mapping[str, float] = {
-    "files": 270,
-    "lines of code": 46600,
+    "files": 268,
+    "lines of code": 46527,
     "longest file": 600,
     "import depth": 12,
     "modules loaded by `echo hello`": 70,

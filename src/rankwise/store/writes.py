@@ -362,7 +362,7 @@ class Writes(Changes):
         self._database.change(insert, (*values, value))
 
     def _put_in_order(self) -> None:
-        """Give runs serial numbers in the order of their creation, as histories show them."""
+        """Number runs in the order of their creation, as histories show them."""
         moves = self._database.rows(
             "SELECT -row_number() OVER (ORDER BY created, serial), serial FROM main.runs"
         )

@@ -98,7 +98,7 @@ class RunOptions:
         self.quiet: bool = getattr(known, "capture", "no") != "no"
         # Batch systems bind by themselves.
         self.bind: str = known.bind or ("core" if self.scheduler == "shell" else "")
-        """How ranks are bound, as --bind says; empty: nobody has said."""
+        """How ranks are bound, as --bind says; empty: the option is not set."""
         if self.bind == "core" and self.slurm is None and self.width > len(self.cores):
             # They would share some cores while others are idle.
             self.bind = "none"
