@@ -105,13 +105,15 @@ def test_each_role_has_its_image_and_its_code(shop: Shop) -> None:
     shop.write("tf.yaml", text.replace("{path: ./src}, environment: own}", server, 1))
     with (shop.folder / "rankwise.toml").open("a") as site:
         site.write('\n[runtime.own]\nimage = "own:1"\n[runtime.other]\nimage = "other:1"\n')
+    # Other tests have made pods in the same cluster.
+    earlier = len(shop.cluster.made("pods"))
     code, said = shop.call("run", "tf.yaml")
     assert code == 0, said
     assert re.search("parameter_server 0 *\\| this is servers", said), said
     assert re.search("worker 0 *\\| this is src", said), said
     pods = {
         one["metadata"]["labels"]["rankwise.dev/role"]: one["spec"]["containers"][0]["image"]
-        for one in shop.cluster.made("pods")
+        for one in shop.cluster.made("pods")[earlier:]
     }
     assert pods == {"head": "own:1", "worker": "own:1", "parameter_server": "other:1"}
 
