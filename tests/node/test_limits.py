@@ -155,13 +155,12 @@ def in_a_machine(folder: Path, attempts: Mapping[str, Attempt]) -> None:
     path = quote(os.environ["PATH"])
     script.write_text(BOOT.format(folders=folders, runner=words, path=path))
     script.chmod(0o755)
-    # The kernel's command line has no quotes.
-    link = Path("/tmp") / f"rankwise-boot-{os.getpid()}"
-    link.symlink_to(script)
-    try:
+    # The kernel's command line has no quotes. Not in /tmp itself: there, it follows no link of
+    # another user, and we are root in the machine.
+    with tempfile.TemporaryDirectory(prefix="rankwise-boot-", dir="/tmp") as place:
+        link = Path(place) / "boot.sh"
+        link.symlink_to(script)
         boot(f"init={link}", "rw")
-    finally:
-        link.unlink()
 
 
 def boot(*words: str) -> None:
